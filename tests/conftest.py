@@ -1,0 +1,22 @@
+"""Every test runs under 8 emulated CPU devices and strict dtype promotion."""
+
+import os
+
+os.environ["XLA_FLAGS"] = os.environ.get("XLA_FLAGS", "") + " --xla_force_host_platform_device_count=8"
+
+from pathlib import Path
+
+import jax
+import pytest
+
+jax.config.update("jax_numpy_dtype_promotion", "strict")
+
+SHARED = Path(__file__).resolve().parents[2] / "shared"
+
+
+@pytest.fixture(scope="session")
+def shared() -> Path:
+    """Real recordings and weights; tests that need them say so when they are absent."""
+    if not SHARED.is_dir():
+        pytest.skip("needs ../shared (real recordings and weights), which is absent")
+    return SHARED
