@@ -11,9 +11,9 @@ makes results independent of that padding: a padded batch gives the numbers that
 from collections.abc import Callable, Mapping
 from typing import Any, NamedTuple
 
-import chex
+import jax
 
-Array = chex.Array
+Array = jax.Array
 PyTree = Any
 
 

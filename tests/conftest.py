@@ -9,8 +9,6 @@ from pathlib import Path
 import jax
 import pytest
 
-jax.config.update("jax_numpy_dtype_promotion", "strict")
-
 SHARED = Path(__file__).resolve().parents[2] / "shared"
 
 
@@ -20,3 +18,11 @@ def shared() -> Path:
     if not SHARED.is_dir():
         pytest.skip("needs ../shared (real recordings and weights), which is absent")
     return SHARED
+
+
+@pytest.fixture(autouse=True)
+def strict_promotion(request: pytest.FixtureRequest):
+    """No implicit dtype promotion in our own code."""
+    mode = "standard" if request.node.get_closest_marker("standard_promotion") else "strict"
+    with jax.numpy_dtype_promotion(mode):
+        yield

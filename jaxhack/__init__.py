@@ -1,0 +1,1 @@
+"""Measure how hackable a speech quality predictor is."""

@@ -1,0 +1,77 @@
+"""The one place that decides how a batch runs.
+
+A function of one utterance becomes a function of many with :func:`mapped`. On an accelerator that is ``vmap`` in
+chunks; on a CPU it is a loop, one utterance at a time, because XLA's CPU kernels gain nothing from a batch axis
+and lose their cache to it. With more than one device the batch is split over all of them.
+
+An outer ``vmap`` adds to the mapped axis instead of nesting inside it, so "attackers × clips × group" is one flat
+axis whatever the order in which the axes were written.
+"""
+
+import math
+from collections.abc import Callable
+from functools import partial
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+from jax.custom_batching import custom_vmap
+from jax.sharding import Mesh, PartitionSpec
+
+PyTree = Any
+
+ACCELERATOR_CHUNK = 256  # utterances in flight at once on one accelerator
+
+
+def mapped(fn: Callable, *, chunk: int | None = None) -> Callable:
+    """Maps a function of one example over the leading axis of every argument.
+
+    Args:
+      fn: pure function of arrays (or pytrees) of one example. What is the same for all examples is closed over.
+      chunk: examples that one device computes at once; default 1 on a CPU (a loop), 256 on an accelerator.
+
+    Returns:
+      A function of the same arguments with a leading axis N on every leaf. Under ``vmap`` its batch axis joins N.
+      Not reverse-differentiable through ``vmap``; take gradients inside `fn`.
+    """
+
+    @custom_vmap
+    def run(*args):
+        return _run(fn, args, chunk)
+
+    @run.def_vmap
+    def _(axis_size, in_batched, *args):
+        args = jax.tree.map(lambda x, b: x if b else _repeat(x, axis_size), args, tuple(in_batched))
+        flat = jax.tree.map(lambda x: x.reshape(-1, *x.shape[2:]), args)
+        out = run(*flat)
+        out = jax.tree.map(lambda x: x.reshape(axis_size, -1, *x.shape[1:]), out)
+        return out, jax.tree.map(lambda _: True, out)
+
+    return run
+
+
+def _repeat(x: jax.Array, times: int) -> jax.Array:
+    return jnp.broadcast_to(x[None], (times, *x.shape))
+
+
+def _run(fn: Callable, args: tuple, chunk: int | None) -> PyTree:
+    """Splits the leading axis over the devices, pads what does not divide, loops in chunks on each."""
+    size = jax.tree.leaves(args)[0].shape[0]
+    devices = jax.devices()
+    loop = partial(jax.lax.map, lambda example: fn(*example), batch_size=_chunk(chunk))
+    if len(devices) == 1:
+        return loop(args)
+    padded = math.ceil(size / len(devices)) * len(devices)
+    args = jax.tree.map(lambda x: jnp.concatenate([x, _repeat(x[-1], padded - size)]), args)
+    spec = PartitionSpec("batch")
+    mesh = Mesh(np.array(devices), ("batch",))
+    # check_vma off: what `fn` closes over (weights) is replicated, and loops inside it start from constants.
+    out = jax.shard_map(loop, mesh=mesh, in_specs=(spec,), out_specs=spec, check_vma=False)(args)
+    return jax.tree.map(lambda x: x[:size], out)
+
+
+def _chunk(chunk: int | None) -> int | None:
+    if chunk is not None:
+        return chunk
+    return None if jax.default_backend() == "cpu" else ACCELERATOR_CHUNK
