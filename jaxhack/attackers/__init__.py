@@ -1,6 +1,14 @@
 """Searches for actions that raise a score."""
 
-from jaxhack.attackers.grpo import grpo
+from functools import partial
+
+from jaxhack.attackers.grpo import group_advantages, grpo
 from jaxhack.attackers.random import random
 
-__all__ = ["grpo", "random"]
+# name -> factory (objective, *, batch, group, **options) of the attackers that an audit can train.
+TRAINABLE = {
+    "grpo": grpo,
+    "grpo-literal": partial(grpo, normalise_mean=False),  # the recipe to the letter, which drifts
+}
+
+__all__ = ["TRAINABLE", "group_advantages", "grpo", "random"]

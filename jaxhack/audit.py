@@ -1,0 +1,166 @@
+"""The main job: train k attackers, attack utterances that they never saw, write one row per utterance × attacker."""
+
+import tempfile
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import asdict
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+
+from jaxhack import audio, crops, inputs, report, rows, run
+from jaxhack.attack import Setup, Weights
+from jaxhack.judgement import attack_test_set
+from jaxhack.measures.panel import default_panel
+from jaxhack.parallel import mapped
+from jaxhack.settings import Settings
+from jaxhack.spaces import Statistics, latent_statistics
+from jaxhack.training import attacker_keys, train
+from jaxhack.types import Codec, Predictor, PyTree
+
+Observer = Callable[[str, int, int, dict[str, Any]], None]  # stage, done, total, figures to show
+
+STATISTICS_BATCHES = 16  # batches of training crops that the latent's mean and deviation are estimated from
+
+
+def audit(
+    paths: Sequence[str | Path] = (),
+    *,
+    predictor: Predictor,
+    codec: Codec,
+    out: str | Path,
+    train_paths: Sequence[str | Path] = (),
+    test_paths: Sequence[str | Path] = (),
+    resume: bool = False,
+    overwrite: bool = False,
+    observe: Observer = lambda *_: None,
+    **settings: Any,
+) -> dict[str, Any]:
+    """Audits a predictor in a codec's latent space and leaves rows, summary, report and examples in `out`.
+
+    Args:
+      paths: audio files, folders or lists, split by speaker into a training and a test half.
+      predictor: the target; its score is the attackers' reward.
+      codec: the chain that every perturbation passes through.
+      out: the run's folder.
+      train_paths: with `test_paths`, in place of `paths`.
+      test_paths: utterances that no attacker may see.
+      resume: continue an interrupted run; the rows are those of an unbroken one.
+      overwrite: replace the run found in `out`.
+      observe: called with (stage, done, total, figures) as the work goes on.
+      **settings: fields of :class:`~jaxhack.settings.Settings`.
+
+    Returns:
+      The summary, as in ``summary.json``.
+
+    Raises:
+      ValueError: for settings out of range, inputs that overlap or do not suffice, an `out` that exists.
+    """
+    chosen = Settings(**settings)
+    predictor = _at_rate(predictor, codec.sample_rate)
+    training, test, warnings = choose(paths, train_paths, test_paths, chosen)
+    setup = Setup(predictor, codec, default_panel(codec.sample_rate), chosen, chosen.queries(len(test)))
+    folder = run.open_run(Path(out), _record(setup, training, test), resume=resume, overwrite=overwrite)
+    if (folder / "rows.parquet").exists():
+        return report.make(folder)
+    weights, states, unread = _train(setup, training, folder, observe)
+    attack_test_set(setup, weights, states, test, folder, observe)
+    run.write_json(folder / "inputs.json", {"warnings": warnings, "unread": unread})
+    return report.make(folder)
+
+
+def choose(
+    paths: Sequence[str | Path],
+    train_paths: Sequence[str | Path],
+    test_paths: Sequence[str | Path],
+    settings: Settings,
+) -> tuple[list[inputs.Utterance], list[inputs.Utterance], list[str]]:
+    """Training and test utterances, disjoint by speaker where that is known, and warnings about them.
+
+    Raises:
+      ValueError: if the paths do not say which is which, overlap, or leave one side empty.
+    """
+    if bool(train_paths) != bool(test_paths):
+        raise ValueError("--train and --test go together: give both, or one PATH to be split by speaker.")
+    if bool(paths) == bool(train_paths):
+        raise ValueError("Give either PATH (split by speaker) or --train and --test, not both and not neither.")
+    warnings = []
+    if paths:
+        found = inputs.limit(inputs.collect(paths), settings.limit, settings.seed)
+        training, test = inputs.split(found, seed=settings.seed)
+    else:
+        half = None if settings.limit is None else settings.limit // 2
+        training = inputs.limit(inputs.collect(train_paths), half, settings.seed)
+        test = inputs.limit(inputs.collect(test_paths), half, settings.seed)
+        shared = inputs.check_disjoint(training, test)
+        warnings += [shared] if shared else []
+    if not (training and test):
+        raise ValueError("An audit needs at least one utterance to train on and one, of another speaker, to test.")
+    return training, test, warnings
+
+
+def _at_rate(predictor: Predictor, rate: int) -> Predictor:
+    """The predictor at the chain's rate where it has one of its own there."""
+    return predictor.at_rate(rate) if predictor.at_rate and predictor.sample_rate != rate else predictor
+
+
+def _record(setup: Setup, training: Sequence[inputs.Utterance], test: Sequence[inputs.Utterance]) -> dict[str, Any]:
+    predictor, codec = setup.predictor, setup.codec
+    return {
+        "settings": asdict(setup.settings),
+        "predictor": {
+            "name": predictor.name,
+            "sample_rate": predictor.sample_rate,
+            "scale": list(predictor.scale),
+            "weights": dict(predictor.weights),
+        },
+        "space": {
+            "name": codec.name,
+            "kind": "latent",
+            "sample_rate": codec.sample_rate,
+            "weights": dict(codec.weights),
+        },
+        "panel": {m.name: m.margin for m in setup.panel},
+        "queries": setup.queries,
+        "train": [u.id for u in training],
+        "test": [u.id for u in test],
+    }
+
+
+def _train(
+    setup: Setup, training: Sequence[inputs.Utterance], folder: Path, observe: Observer
+) -> tuple[Weights, PyTree, list[str]]:
+    """Encodes the training set, trains the attackers; also says which training files could not be read."""
+    settings, codec = setup.settings, setup.codec
+    size = round(settings.crop_seconds * codec.sample_rate)
+    unread: dict[str, str] = {}
+
+    def clips() -> Iterator[np.ndarray]:
+        for i, utterance in enumerate(training):
+            observe("read", i, len(training), {})
+            try:
+                yield audio.read(utterance.path, sample_rate=codec.sample_rate).wav
+            except audio.AudioError as error:
+                unread[utterance.id] = str(error)
+
+    first = [b for b, _ in zip(crops.batches(clips(), size), range(STATISTICS_BATCHES), strict=False)]
+    if not first:
+        raise ValueError(f"None of the {len(training)} training files could be read: {next(iter(unread.values()))}")
+    weights = Weights(codec.params, setup.predictor.params, latent_statistics(codec, first))
+    encode = jax.jit(lambda w, wav, length: mapped(setup.space(w).encode)(wav, length))
+    with tempfile.TemporaryDirectory(prefix="jaxhack-") as cache:
+        points = crops.Crops(Path(cache)).fill(partial(encode, weights), crops.batches(clips(), size))
+        states = train(
+            setup.attacker,
+            weights,
+            points,
+            keys=attacker_keys(settings.seed, settings.seeds),
+            steps=settings.steps,
+            batch=settings.batch,
+            folder=folder,
+            observe=lambda done, metrics: observe("train", done, settings.steps, metrics),
+        )
+    return weights, states, [f"{name}: {reason}" for name, reason in unread.items()]

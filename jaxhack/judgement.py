@@ -1,0 +1,130 @@
+"""The test set, batch by batch: one row per utterance × attacker, in parts that an interruption cannot take back."""
+
+import math
+from collections.abc import Callable, Iterator, Sequence
+from functools import partial
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+
+from jaxhack import audio, detect, rows
+from jaxhack.attack import Arm, Judged, Setup, Weights, arms, judge
+from jaxhack.inputs import Utterance
+from jaxhack.types import PyTree
+
+BATCH = 8  # utterances attacked at once
+MAX_SECONDS = 30.0  # of a longer utterance the beginning is attacked, so that memory stays bounded
+
+Observer = Callable[[str, int, int, dict[str, Any]], None]
+
+
+class Batch(NamedTuple):
+    """Utterances of one padded length."""
+
+    members: list[tuple[int, Utterance]]  # position in the test set, utterance
+    samples: int  # padded length; 0: nothing in it can be read
+
+
+def attack_test_set(
+    setup: Setup, weights: Weights, states: PyTree, test: Sequence[Utterance], folder: Path, observe: Observer
+) -> None:
+    """Attacks every test utterance and writes ``rows.parquet`` in input order.
+
+    A batch's rows are written as a part of their own as soon as they are known; parts that are there already are
+    kept. An utterance that cannot be read keeps its rows, empty, with the reason.
+    """
+    parts = folder / "parts"
+    run = jax.jit(partial(judge, setup))
+    key = jax.random.fold_in(jax.random.key(setup.settings.seed), 0x7E57)
+    done = 0
+    for number, batch in enumerate(_batches(test, setup.codec.sample_rate)):
+        if not rows.has_part(parts, number):
+            rows.write_part(parts, number, _judge_batch(setup, partial(run, weights, states), key, batch))
+        done += len(batch.members)
+        observe("attack", done, len(test), {})
+    found = rows.merge(parts)
+    order = {u.id: i for i, u in enumerate(test)}
+    rows.write(folder / "rows.parquet", sorted(found, key=lambda row: order[row["utterance"]]))
+    rows.drop_parts(parts)
+
+
+def _batches(test: Sequence[Utterance], rate: int) -> Iterator[Batch]:
+    """Groups utterances by padded length; those whose header cannot be read form batches of length 0."""
+    groups: dict[int, list[tuple[int, Utterance]]] = {}
+    for i, utterance in enumerate(test):
+        try:
+            seconds = min(audio.probe(utterance.path).seconds, MAX_SECONDS)
+            samples = audio.bucket_length(max(1, math.ceil(seconds * rate)), rate)
+        except audio.AudioError:
+            samples = 0
+        groups.setdefault(samples, []).append((i, utterance))
+    for samples, members in sorted(groups.items()):
+        for start in range(0, len(members), BATCH):
+            yield Batch(members[start : start + BATCH], samples)
+
+
+def _judge_batch(setup: Setup, run: Callable[..., Judged], key: jax.Array, batch: Batch) -> list[dict[str, Any]]:
+    """Reads, attacks and judges one batch; filled up to :data:`BATCH`, so that one program serves a length."""
+    rate, limit = setup.codec.sample_rate, round(MAX_SECONDS * setup.codec.sample_rate)
+    wav, length = np.zeros((BATCH, batch.samples), np.float32), np.zeros(BATCH, np.int32)
+    clips: list[audio.Clip | str] = []
+    for i, (_, utterance) in enumerate(batch.members):
+        try:
+            clip = audio.read(utterance.path, sample_rate=rate)
+        except audio.AudioError as error:
+            clips.append(str(error))
+            continue
+        clips.append(clip)
+        length[i] = min(len(clip.wav), limit, batch.samples)
+        wav[i, : length[i]] = clip.wav[: length[i]]
+    outcome = None
+    if length.any():
+        positions = jnp.asarray([i for i, _ in batch.members] + [0] * (BATCH - len(batch.members)))
+        keys = jax.vmap(partial(jax.random.fold_in, key))(positions)
+        outcome = jax.tree.map(np.asarray, run(jnp.asarray(wav), jnp.asarray(length), keys))
+    made = []
+    for b, ((_, utterance), clip) in enumerate(zip(batch.members, clips, strict=True)):
+        for a, arm in enumerate(arms(setup)):
+            made.append(_row(setup, utterance, arm, clip, outcome, (a + 1, b), int(length[b]), wav[b]))
+    return made
+
+
+def _row(setup: Setup, utterance: Utterance, arm: Arm, clip, outcome: Judged | None, at, length: int, wav) -> dict:
+    """One utterance × attacker."""
+    base = {
+        "utterance": utterance.id,
+        "predictor": setup.predictor.name,
+        "space": setup.codec.name,
+        "attacker": arm.attacker,
+        "seed": arm.seed,
+        "baseline": arm.baseline,
+        "queries": arm.queries,
+    }
+    if outcome is None or isinstance(clip, str):
+        return rows.failed(base, setup.panel, "unreadable", str(clip))
+    reference = (0, at[1])
+    score = {name: float(outcome.scores[i]) for name, i in (("reference", reference), ("attacked", at))}
+    panel = {
+        f"{name}_{which}": float(values[i])
+        for name, values in outcome.panel.items()
+        for which, i in (("reference", reference), ("attacked", at))
+    }
+    score_input = float(outcome.score_input[at[1]])
+    row = base | {
+        "score_input": score_input,
+        "score_reference": score["reference"],
+        "score_attacked": score["attacked"],
+        "score_attacked_unrounded": float(outcome.scores_unrounded[at]),
+        "gain": score["attacked"] - score["reference"],
+        "gain_naive": score["attacked"] - score_input,
+        **panel,
+        "seconds": length / setup.codec.sample_rate,
+        "source_rate": clip.source_rate,
+        "resampled": clip.resampled,
+        "clipped_samples": int(outcome.clipped[at]),
+        "achieved_size": float(outcome.sizes[at]),
+    }
+    return row | _verdicts(setup, row) | _status(setup, row, clip, length, wav)

@@ -1,0 +1,102 @@
+"""A run's folder: what is in it, when it may be reused, and what is written down about how it came to be."""
+
+import json
+import os
+import platform
+import shutil
+from collections.abc import Mapping
+from importlib.metadata import PackageNotFoundError, version
+from pathlib import Path
+from typing import Any
+
+PACKAGES = ("jaxhack", "jax", "jaxlib", "flax", "optax", "numpy", "onnxruntime")
+OWN = (
+    "run.json",
+    "rows.parquet",
+    "summary.json",
+    "report.html",
+    "training.jsonl",
+    "parts",
+    "checkpoints",
+    "examples",
+)
+
+
+def open_run(out: Path, record: Mapping[str, Any], *, resume: bool = False, overwrite: bool = False) -> Path:
+    """Makes the folder of a new run, or re-enters that of an interrupted one.
+
+    Args:
+      out: the folder.
+      record: what the run is a function of (configuration, inputs, weights); JSON-able. Kept in ``run.json``.
+      resume: continue the run found in `out`; it must have the same record.
+      overwrite: throw away the run found in `out`. Files that no run writes are left alone.
+
+    Raises:
+      ValueError: if `out` holds something and neither was asked for, or another run than `record`.
+    """
+    if resume and overwrite:
+        raise ValueError("--resume and --overwrite exclude each other: give one.")
+    out = Path(out)
+    if out.exists() and not out.is_dir():
+        raise ValueError(f"{out} is a file: give --out a folder.")
+    record = json.loads(json.dumps(record))
+    found = out / "run.json"
+    if out.exists() and any(out.iterdir()):
+        if not (resume or overwrite):
+            raise ValueError(
+                f"{out} is not empty: continue it with --resume, replace it with --overwrite, or name another."
+            )
+        if not found.exists():
+            raise ValueError(
+                f"{out} holds files but no run (run.json): nothing in it was touched, name another folder."
+            )
+        if resume:
+            _check_same(found, record)
+            return out
+        for name in OWN:
+            path = out / name
+            shutil.rmtree(path) if path.is_dir() else path.unlink(missing_ok=True)
+    out.mkdir(parents=True, exist_ok=True)
+    write_json(found, {"record": record, "versions": versions()})
+    return out
+
+
+def _check_same(found: Path, record: Mapping[str, Any]) -> None:
+    try:
+        old = json.loads(found.read_text())["record"]
+    except (ValueError, KeyError, TypeError) as error:
+        raise ValueError(f"{found} cannot be read as a run's record: start anew with --overwrite.") from error
+    before, now = _flat(old), _flat(record)
+    changed = [
+        f"{k}: {before.get(k)!r} then, {now.get(k)!r} now" for k in {**before, **now} if before.get(k) != now.get(k)
+    ]
+    if changed:
+        raise ValueError(
+            f"{found.parent} is another run ({'; '.join(changed[:3])}): repeat its options or name another folder."
+        )
+
+
+def _flat(record: Any, prefix: str = "") -> dict[str, Any]:
+    if not isinstance(record, Mapping):
+        return {prefix: record}
+    return {k: v for name, x in record.items() for k, v in _flat(x, f"{prefix}.{name}" if prefix else name).items()}
+
+
+def versions() -> dict[str, str]:
+    """Of the packages that make the numbers, Python and the device."""
+    import jax
+
+    found = {"python": platform.python_version(), "device": f"{jax.device_count()} × {jax.devices()[0].device_kind}"}
+    for package in PACKAGES:
+        try:
+            found[package] = version(package)
+        except PackageNotFoundError:
+            found[package] = "not installed"
+    return found
+
+
+def write_json(path: Path, value: Any) -> None:
+    """Writes JSON, complete or not at all."""
+    part = path.with_name(path.name + ".part")
+    part.write_text(json.dumps(value, indent=2, ensure_ascii=False, allow_nan=False) + "\n")
+    os.replace(part, path)

@@ -1,0 +1,111 @@
+"""Trains k attackers together: scanned on the device, logged and saved on the host."""
+
+import json
+from collections.abc import Callable
+from functools import partial
+from pathlib import Path
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import orbax.checkpoint as ocp
+
+from jaxhack.crops import Crops
+from jaxhack.types import Attacker, PyTree
+
+HOST_STEP = 10  # steps between two visits of the host: what a crash can lose
+
+
+def attacker_keys(seed: int, attackers: int) -> jax.Array:
+    """One key per attacker; attacker i's key does not depend on how many train beside it."""
+    return jax.vmap(partial(jax.random.fold_in, jax.random.key(seed)))(jnp.arange(attackers))
+
+
+def host_step_size(steps: int) -> int:
+    """The largest number up to :data:`HOST_STEP` that divides `steps`, so that one program serves them all."""
+    return next(n for n in range(min(HOST_STEP, steps), 0, -1) if steps % n == 0)
+
+
+def train(
+    build: Callable[[PyTree], Attacker],
+    weights: PyTree,
+    crops: Crops,
+    *,
+    keys: jax.Array,
+    steps: int,
+    batch: int,
+    folder: Path,
+    observe: Callable[[int, dict[str, np.ndarray]], None] = lambda step, metrics: None,
+) -> PyTree:
+    """Trains one attacker per key on its own random batches, all in one program.
+
+    Every host step writes a checkpoint and a line per step to ``training.jsonl``. A folder that holds a checkpoint is
+    continued from it and ends where an unbroken run would have ended.
+
+    Args:
+      build: weights -> Attacker; called inside the compiled program, so that weights are its arguments.
+      weights: of codec and predictor.
+      crops: training points.
+      keys: ``[k]``, see :func:`attacker_keys`.
+      steps: optimisation steps.
+      batch: crops B of one step.
+      folder: where checkpoints and ``training.jsonl`` live.
+      observe: called after every host step with the number of steps done and metrics ``[n, k]``.
+
+    Returns:
+      The trained states, leading axis k.
+    """
+    index_keys, init_keys, step_keys = (jax.vmap(partial(jax.random.fold_in, data=i))(keys) for i in range(3))
+    states = jax.device_get(jax.jit(lambda w, k: jax.vmap(build(w).init)(k))(weights, init_keys))
+    span = host_step_size(steps)
+
+    @jax.jit
+    def advance(weights, states, first, points):
+        attacker = build(weights)
+
+        def body(states, x):
+            step, points = x
+            now = jax.vmap(jax.random.fold_in, (0, None))(step_keys, step)
+            return jax.vmap(attacker.step)(states, now, points)
+
+        return jax.lax.scan(body, states, (first + jnp.arange(span), points))
+
+    with ocp.CheckpointManager(
+        (folder / "checkpoints").absolute(),
+        options=ocp.CheckpointManagerOptions(max_to_keep=2, enable_async_checkpointing=False),
+    ) as manager:
+        done = manager.latest_step() or 0
+        if done:
+            states = manager.restore(done, args=ocp.args.StandardRestore(states))
+        log = folder / "training.jsonl"
+        _keep_lines(log, done)
+        for first in range(done, steps, span):
+            points = crops.take(_indices(index_keys, first, span, batch, crops.size))
+            states, metrics = jax.device_get(advance(weights, states, jnp.int32(first), points))
+            metrics = {name: np.asarray(value) for name, value in metrics.items()}
+            with log.open("a") as f:
+                for i in range(span):
+                    f.write(json.dumps({"step": first + i} | _jsonable(metrics, i)) + "\n")
+            manager.save(first + span, args=ocp.args.StandardSave(states))
+            observe(first + span, metrics)
+    return states
+
+
+def _indices(keys: jax.Array, first: int, span: int, batch: int, size: int) -> np.ndarray:
+    """Crops of steps ``first … first + span − 1``: ``[span, k, batch]``; repeats only when there are too few."""
+
+    def draw(step, key):
+        return jax.random.choice(jax.random.fold_in(key, step), size, (batch,), replace=size < batch)
+
+    grid = jax.vmap(jax.vmap(draw, (None, 0)), (0, None))
+    return np.asarray(grid(first + jnp.arange(span), keys))
+
+
+def _jsonable(metrics: dict[str, np.ndarray], i: int) -> dict[str, list[float | None]]:
+    return {k: [round(float(x), 6) if np.isfinite(x) else None for x in v[i]] for k, v in metrics.items()}
+
+
+def _keep_lines(log: Path, count: int) -> None:
+    """Drops what was logged after the last checkpoint."""
+    lines = log.read_text().splitlines(keepends=True)[:count] if log.exists() else []
+    log.write_text("".join(lines))
