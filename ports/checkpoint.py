@@ -197,8 +197,8 @@ class _Reader(pickle.Unpickler):
         if (module, name) in self._globals:
             return self._globals[module, name]
         raise _Refused(
-            f"{self._path} asks for {module}.{name}, which is not part of a plain tensor; refused and nothing "
-            "was executed: save the state dict alone."
+            f"{self._path} asks for {module}.{name}, which is not part of a plain tensor; refused, and "
+            "nothing was executed: save the state dict alone."
         )
 
     def persistent_load(self, pid: Any) -> np.ndarray:
