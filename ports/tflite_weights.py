@@ -1,24 +1,25 @@
 """Read the constants of a TensorFlow Lite file, dequantised, with just enough of the graph to place them.
 
-Only the flatbuffer schema (PyPI ``tflite``) is used; nothing is interpreted or executed. The format is described
-by the schema file of TensorFlow Lite, version 3.
+Only the flatbuffer schema (PyPI ``tflite``) is used; nothing is interpreted or executed. The format's source:
+``schema.fbs`` of TensorFlow Lite, version 3.
 """
 
+import math
 import struct
 from pathlib import Path
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
 import tflite
 
 # What the accessors of a flatbuffer raise when offsets lead nowhere.
 _DAMAGE = (struct.error, AttributeError, IndexError, MemoryError, OverflowError, TypeError, ValueError)
-_NAMES = {
+_NAMES: dict[int, str] = {
     getattr(tflite.BuiltinOperator, name): name
     for name in vars(tflite.BuiltinOperator)
     if not name.startswith("_")
 }
-_DTYPES = {
+_DTYPES: dict[int, np.dtype[Any]] = {
     tflite.TensorType.FLOAT32: np.dtype("<f4"),
     tflite.TensorType.FLOAT16: np.dtype("<f2"),
     tflite.TensorType.FLOAT64: np.dtype("<f8"),
@@ -29,7 +30,7 @@ _DTYPES = {
     tflite.TensorType.INT64: np.dtype("<i8"),
     tflite.TensorType.BOOL: np.dtype("?"),
 }
-_OPTIONS = {  # operators with a stride, and the class of their options
+_OPTIONS: dict[int, Any] = {  # operators with a stride, and the class of their options
     tflite.BuiltinOperator.CONV_2D: tflite.Conv2DOptions,
     tflite.BuiltinOperator.DEPTHWISE_CONV_2D: tflite.DepthwiseConv2DOptions,
     tflite.BuiltinOperator.TRANSPOSE_CONV: tflite.TransposeConvOptions,
@@ -37,7 +38,7 @@ _OPTIONS = {  # operators with a stride, and the class of their options
 
 
 class Constant(NamedTuple):
-    """A constant tensor: float32 where it is a real number, int32/int64/bool where it is a shape or an index."""
+    """A constant tensor: float32 where it holds real numbers, as stored where it is a shape or an index."""
 
     name: str
     value: np.ndarray
@@ -61,14 +62,16 @@ class _Damaged(Exception):
 def read_tflite(path: Path) -> dict[str, tuple[Operator, ...]]:
     """Read a .tflite file: subgraph name -> its operators in execution order.
 
-    Integer tensors with quantisation parameters become ``(q − zero point) · scale``, per tensor or per channel.
+    Integer tensors with a scale become ``(q − zero point) · scale``, per tensor or per channel, in float32.
 
     Raises:
       ValueError: the file is foreign, truncated, damaged, or has a constant that is not finite.
     """
     data = Path(path).read_bytes()
     if len(data) < 8 or data[4:8] != b"TFL3":
-        raise ValueError(f"{path} is not a TensorFlow Lite file: expected 'TFL3' at byte 4, got {data[4:8]!r}.")
+        raise ValueError(
+            f"{path} is not a TensorFlow Lite file: expected 'TFL3' at byte 4, got {data[4:8]!r}."
+        )
     try:
         return _read(data)
     except _Damaged as reason:
@@ -153,8 +156,8 @@ def _constant(data: bytes, model, tensor) -> Constant | None:
     if dtype is None:
         raise _Damaged(f"constant {name!r} has type {tensor.Type()}, which is not read")
     shape = tuple(tensor.Shape(i) for i in range(_count(tensor.ShapeLength(), data)))
-    size = int(np.prod(shape, dtype=np.float64)) * dtype.itemsize
-    if size != length:
+    size = math.prod(shape) * dtype.itemsize
+    if size != length or min(shape, default=0) < 0:
         raise _Damaged(f"constant {name!r} of shape {shape} needs {size} bytes and has {length}")
     raw = np.frombuffer(buffer.DataAsNumpy().tobytes(), dtype).reshape(shape)
     value = _dequantise(raw, tensor.Quantization(), name, data)
