@@ -19,7 +19,7 @@ SUFFIXES = frozenset(
     {".wav", ".flac", ".ogg", ".oga", ".opus", ".mp3", ".aif", ".aiff", ".au", ".m4a", ".aac", ".wma"}
 )
 QUALITY = "VHQ"  # soxr's best preset
-BLOCK = 1 << 20  # source frames read at once
+BLOCK = 1 << 18  # source frames read at once
 INTEGER_SCALED = 16.0  # a float peak above it is an integer scale by mistake, not a hot recording
 _STREAMED = 0x7FFF0000  # a RIFF size from here on means "unknown", as written by pipes
 _MP3_SHORTFALL = 0.02  # the frame count of an MP3 header is an estimate

@@ -7,7 +7,7 @@ import csv
 import hashlib
 import json
 import os
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from functools import lru_cache
 from pathlib import Path, PurePath
 from typing import NamedTuple
@@ -46,19 +46,20 @@ def collect(paths: Sequence[str | os.PathLike[str]]) -> list[Utterance]:
     Raises:
       ValueError: a path that does not exist, no audio at all, a broken list, an id used twice.
     """
+    beside = lru_cache(maxsize=None)(_beside)  # for this call alone: folders change
     found: list[_Found] = []
     known: list[Mapping[str, str]] = []  # every manifest row seen: they say who spoke in a clean file
     for given in paths:
         path = Path(given)
         if path.is_dir():
-            new, rows = _walk(path)
+            new, rows = _walk(path, beside)
         elif path.suffix.lower() in (".csv", ".jsonl"):
             new = list(_manifest(path))
             rows = [item.meta for item in new]
         elif path.suffix.lower() == ".scp":
             new, rows = list(_kaldi(path)), []
         elif os.path.lexists(path):
-            meta = _beside(path.parent)
+            meta = beside(path.parent)
             new = [_Found(path, (path.name, str(path)), meta.get(os.path.abspath(path), {}))]
             rows = list(meta.values())
         else:
@@ -148,7 +149,7 @@ def _grouped(utterances: Sequence[Utterance], seed: int) -> dict[str, list[Utter
     return groups
 
 
-def _walk(folder: Path) -> tuple[list[_Found], list[Mapping[str, str]]]:
+def _walk(folder: Path, beside: Callable) -> tuple[list[_Found], list[Mapping[str, str]]]:
     """Audio below a folder; a link to a folder already seen is not followed, so loops end."""
     seen: set[tuple[int, int]] = set()
     found: list[_Found] = []
@@ -161,7 +162,7 @@ def _walk(folder: Path) -> tuple[list[_Found], list[Mapping[str, str]]]:
             continue
         seen.add((status.st_dev, status.st_ino))
         folders[:] = sorted(name for name in folders if not name.startswith("."))
-        meta.update(_beside(Path(top)))
+        meta.update(beside(Path(top)))
         for name in files:
             path = Path(top, name)
             if not name.startswith(".") and path.suffix.lower() in SUFFIXES:
@@ -175,7 +176,6 @@ def _refuse(error: OSError) -> None:
     raise ValueError(f"{error.filename!r} cannot be listed: {error.strerror}.") from error
 
 
-@lru_cache(maxsize=64)
 def _beside(folder: Path) -> dict[str, Mapping[str, str]]:
     """Absolute path of a file -> its row in the folder's `manifest.csv`, if there is one."""
     path = folder / "manifest.csv"
@@ -299,8 +299,8 @@ def _settled(found: list[_Found], known: list[Mapping[str, str]]) -> list[Uttera
     """Ids, speakers and groups: the speaker, else the clean file's speaker, else the clean file, else itself."""
     speakers: dict[str, str] = {}
     for row in [*known, *(item.meta for item in found)]:
-        if row.get("speaker"):
-            speakers.setdefault(PurePath(row.get(_path_column(row), "")).name, row["speaker"])
+        if row.get("speaker") and _path_column(row):
+            speakers.setdefault(PurePath(row[_path_column(row)]).name, row["speaker"])
     clean = [PurePath(item.meta.get("clean_file", "")).name for item in found]
     sources = set(clean) - {""}
     utterances = []

@@ -5,6 +5,7 @@ Nothing here imports the package that ships a file, and nothing is loaded before
 
 import hashlib
 import os
+import re
 import shutil
 import subprocess
 import sys
@@ -121,7 +122,7 @@ def _places(weight: Weight, models: str | os.PathLike[str] | None) -> Iterator[_
             yield _Place(path, f"{label}{path}", True)
     if weight.source.startswith("pypi:"):
         requirement, inside = _pypi(weight)
-        package, _, _ = requirement.partition("==")
+        package = re.split(r"[^\w.-]", requirement, maxsplit=1)[0]
         try:
             path = Path(str(metadata.distribution(package).locate_file(inside)))
             yield _Place(path, f"the installed package {package}", False)
