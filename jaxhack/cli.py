@@ -92,7 +92,7 @@ def reconstruct(paths, codec, out, models, form) -> None:
         raise ValueError(f"{out!r} exists and is not an empty folder: choose another.")
     utterances = inputs.collect(paths)
     made = registry.codec(codec, models=models)
-    click.echo(f"{made.name}: {made.sample_rate} Hz, a measured delay of {made.delay} samples taken off", err=True)
+    click.echo(f"{made.name}: {made.sample_rate} Hz; its delay of {made.delay} samples is taken off", err=True)
     rows = work.reconstruct_files(made, utterances, folder)
     _finish(_write(rows, work.COLUMNS, form, sys.stdout, len(utterances)))
 

@@ -78,7 +78,7 @@ class _Open:
     """A row while its pieces are being scored."""
 
     def __init__(self, utterance: Utterance):
-        self.row: dict[str, Any] = {"file": utterance.id, "clipped": 0, "status": "ok"}
+        self.row: dict[str, Any] = {"file": utterance.id, "status": "ok"}
         self.notes: list[str] = []
         self.scores: list[tuple[int, np.ndarray]] = []  # (samples, heads [H]) of each piece
         self.open = 0  # pieces not yet scored
@@ -146,11 +146,12 @@ class _Scorer:
             sample_rate=rate,
             channels=info.channel_policy,
             resampled=audio.resampled_note(info.source_rate, rate),
+            clipped=0,
         )
         samples = audio.resampled_length(info.frames, info.source_rate, rate)
+        short = f"{info.seconds:.3f} s; {predictor.name} needs {predictor.min_samples / rate:.3f} s."
         if samples < predictor.min_samples:
-            needed = predictor.min_samples / rate
-            item.fail("too_short", f"{info.seconds:.3f} s; {predictor.name} needs {needed:.3f} s.")
+            item.fail("too_short", short)
             return
         count = math.ceil(samples / (predictor.max_samples or LONGEST_PIECE * rate))
         size = math.ceil(samples / count)
@@ -160,10 +161,12 @@ class _Scorer:
         for wav, clipped in audio.blocks(utterance.path, info, sample_rate=rate, size=size):
             item.row["clipped"] += clipped
             peak = max(peak, float(np.abs(wav).max()))
-            # An MP3 may hold a few samples more than its header says.
+            # An MP3 may hold a few samples more or fewer than its header says.
             if len(wav) >= predictor.min_samples:
                 self._add(item, wav, rate, predictor.max_samples)
-        if not peak:
+        if not item.open and not item.scores:
+            item.fail("too_short", short)
+        elif not peak:
             item.notes.append("digital silence")
 
     def _add(self, item: _Open, wav: np.ndarray, rate: int, longest: int | None) -> None:
