@@ -8,16 +8,15 @@ from pathlib import Path
 from typing import Any
 
 import jax
-import jax.numpy as jnp
 import numpy as np
 
-from jaxhack import audio, crops, inputs, report, rows, run
+from jaxhack import audio, crops, inputs, report, run
 from jaxhack.attack import Setup, Weights
 from jaxhack.judgement import attack_test_set
 from jaxhack.measures.panel import default_panel
 from jaxhack.parallel import mapped
 from jaxhack.settings import Settings
-from jaxhack.spaces import Statistics, latent_statistics
+from jaxhack.spaces import latent_statistics
 from jaxhack.training import attacker_keys, train
 from jaxhack.types import Codec, Predictor, PyTree
 

@@ -11,17 +11,9 @@ import numpy as np
 
 from jaxhack import audio
 from jaxhack.inputs import Utterance
+from jaxhack.parallel import mapped
 from jaxhack.registry import at_rate
 from jaxhack.types import Predictor
-
-try:
-    from jaxhack.parallel import mapped
-except ImportError:  # stand-in of the same meaning, until that module is here
-
-    def mapped(fn: Callable) -> Callable:  # type: ignore[misc]
-        """Maps a function of one example over the leading axis of every argument."""
-        return lambda *args: jax.lax.map(lambda example: fn(*example), args)
-
 
 LONGEST_PIECE = 60.0  # s judged at once where the predictor sets no limit, so that memory is bounded
 WINDOW = 64  # recordings that may wait for one that is before them
@@ -70,8 +62,7 @@ def score_files(
 
 def columns(predictor: Predictor) -> list[str]:
     """The columns of a row: the score is head 0, further heads keep their names."""
-    notes = ["seconds", "sample_rate", "channels", "resampled", "clipped", "status", "reason"]
-    return ["file", "score", *predictor.head_names[1:], *notes]
+    return ["file", "score", *predictor.head_names[1:], "seconds", "sample_rate", "status", "reason"]
 
 
 class _Open:
@@ -144,10 +135,11 @@ class _Scorer:
         item.row.update(
             seconds=round(info.seconds, 6),
             sample_rate=rate,
-            channels=info.channel_policy,
-            resampled=audio.resampled_note(info.source_rate, rate),
-            clipped=0,
         )
+        if info.channels > 1:
+            item.notes.append(info.channel_policy)
+        if note := audio.resampled_note(info.source_rate, rate):
+            item.notes.append(note)
         samples = audio.resampled_length(info.frames, info.source_rate, rate)
         short = f"{info.seconds:.3f} s; {predictor.name} needs {predictor.min_samples / rate:.3f} s."
         if samples < predictor.min_samples:
@@ -157,9 +149,9 @@ class _Scorer:
         size = math.ceil(samples / count)
         if count > 1:
             item.notes.append(f"scored in {count} pieces of {size / rate:.1f} s, averaged by length")
-        peak = 0.0
+        peak, cut = 0.0, 0
         for wav, clipped in audio.blocks(utterance.path, info, sample_rate=rate, size=size):
-            item.row["clipped"] += clipped
+            cut += clipped
             peak = max(peak, float(np.abs(wav).max()))
             # An MP3 may hold a few samples more or fewer than its header says.
             if len(wav) >= predictor.min_samples:

@@ -62,10 +62,7 @@ def read_torch(path: str | Path, *, max_bytes: int = 2**31) -> dict[str, Any]:
         try:
             prefix = _prefix(path, archive.namelist())
             _check_sizes(path, archive.infolist(), max_bytes)
-            if (
-                archive.NameToInfo.get(f"{prefix}byteorder")
-                and archive.read(f"{prefix}byteorder") != b"little"
-            ):
+            if archive.NameToInfo.get(f"{prefix}byteorder") and archive.read(f"{prefix}byteorder") != b"little":
                 raise ValueError(f"{path} is saved big-endian; save it on a little-endian machine.")
             value = _Reader(path, archive, prefix, max_bytes).load()
         except (
@@ -86,9 +83,7 @@ def check_finite(tensors: Mapping[str, np.ndarray]) -> None:
     """Raise ``ValueError`` naming the tensors that hold NaN or infinity."""
     bad = [name for name, x in tensors.items() if not np.all(np.isfinite(np.asarray(x, np.float64)))]
     if bad:
-        raise ValueError(
-            f"Weights are not finite in {_names(bad)}; the file is damaged or training diverged."
-        )
+        raise ValueError(f"Weights are not finite in {_names(bad)}; the file is damaged or training diverged.")
 
 
 def strict_load(
@@ -186,9 +181,7 @@ class _Reader(pickle.Unpickler):
         except (zipfile.BadZipFile, zlib.error):
             raise
         except Exception as error:
-            raise ValueError(
-                f"{self._path}: its data.pkl is malformed ({error!r}); fetch it again."
-            ) from error
+            raise ValueError(f"{self._path}: its data.pkl is malformed ({error!r}); fetch it again.") from error
 
     def find_class(self, module: str, name: str) -> Any:
         """The few names that a dictionary of tensors needs; any other is refused by its name."""

@@ -48,9 +48,7 @@ def _weight(file: str, size: int, sha256: str) -> Weight:
 
 
 DNSMOS_WEIGHTS = (
-    _weight(
-        "sig_bak_ovr.onnx", 1_157_965, "269fbebdb513aa23cddfbb593542ecc540284a91849ac50516870e1ac78f6edd"
-    ),
+    _weight("sig_bak_ovr.onnx", 1_157_965, "269fbebdb513aa23cddfbb593542ecc540284a91849ac50516870e1ac78f6edd"),
 )
 DNSMOS_P808_WEIGHTS = (
     _weight("model_v8.onnx", 224_860, "9246480c58567bc6affd4200938e77eef49468c8bc7ed3776d109c07456f6e91"),
@@ -118,14 +116,10 @@ class Conv3x3(nn.Module):
         if x.shape[-1] == 1:  # nine shifted multiply-adds beat a convolution of one channel on a CPU
             height, width = x.shape[-3:-1]
             x = jnp.pad(x, [(0, 0)] * (x.ndim - 3) + [(1, 1), (1, 1), (0, 0)])
-            shifted = [
-                x[..., i : i + height, j : j + width, :] * kernel[i, j, 0] for i in range(3) for j in range(3)
-            ]
+            shifted = [x[..., i : i + height, j : j + width, :] * kernel[i, j, 0] for i in range(3) for j in range(3)]
             return lax.optimization_barrier(nn.relu(sum(shifted[1:], shifted[0]) + bias))
         batched = x.reshape((-1, *x.shape[-3:]))
-        y = lax.conv_general_dilated(
-            batched, kernel, (1, 1), "SAME", dimension_numbers=("NHWC", "HWIO", "NHWC")
-        )
+        y = lax.conv_general_dilated(batched, kernel, (1, 1), "SAME", dimension_numbers=("NHWC", "HWIO", "NHWC"))
         return nn.relu(y + bias).reshape((*x.shape[:-1], self.features))
 
 
@@ -277,18 +271,14 @@ def _p808_heads(net: P808, params: PyTree, wav: Array, length: Array) -> Array:
 
 
 def _p835_names() -> dict[str, tuple[str, ...]]:
-    names: dict[str, tuple[str, ...]] = {
-        "stft": ("time2freq/stft-real/kernel:0", "time2freq/stft-imag/kernel:0")
-    }
+    names: dict[str, tuple[str, ...]] = {"stft": ("time2freq/stft-real/kernel:0", "time2freq/stft-imag/kernel:0")}
     for i, conv in enumerate(["conv2d", *(f"conv2d_{n}" for n in range(1, 7))]):
         names |= {f"conv_{i}/{part}": (f"{conv}/{part}:0",) for part in ("kernel", "bias")}
     return names | _dense_names("mos_estimator_logpow", ("dense", "dense_1", "dense_3"))
 
 
 def _p808_names() -> dict[str, tuple[str, ...]]:
-    names = {
-        f"conv_{i}/{part}": (f"conv2d_{i + 5}/{part}:0",) for i in range(5) for part in ("kernel", "bias")
-    }
+    names = {f"conv_{i}/{part}": (f"conv2d_{i + 5}/{part}:0",) for i in range(5) for part in ("kernel", "bias")}
     return names | _dense_names("mos_estimator_small_1", ("dense_3", "dense_4", "dense_5"))
 
 
@@ -316,9 +306,7 @@ def _predictor(
 ) -> Predictor:
     def checked(params: PyTree, wav: Array, length: Array) -> Array:
         if wav.ndim != 1:
-            raise ValueError(
-                f"{name} expected one utterance, wav [T], got shape {wav.shape}; use vmap outside"
-            )
+            raise ValueError(f"{name} expected one utterance, wav [T], got shape {wav.shape}; use vmap outside")
         if wav.shape[0] < MIN_SAMPLES:
             return jnp.full(len(head_names), jnp.nan, jnp.float32)
         return heads(params, wav, jnp.asarray(length, jnp.int32))

@@ -95,9 +95,7 @@ def lyra(paths: Mapping[str, Path]) -> Codec:
 def encode(params: Any, wav: Array) -> Array:
     """``wav [T]`` float32, −1..1, 16 kHz -> latent ``[ceil(T / 320), 64]``; differentiable."""
     if wav.ndim != 1 or wav.shape[0] == 0 or wav.dtype != jnp.float32:
-        raise ValueError(
-            f"encode takes one waveform [T] of float32, T > 0; got {wav.dtype}{list(wav.shape)}."
-        )
+        raise ValueError(f"encode takes one waveform [T] of float32, T > 0; got {wav.dtype}{list(wav.shape)}.")
     return Encoder().apply({"params": params["encoder"]}, jnp.pad(wav, (0, -wav.shape[0] % HOP)))
 
 
@@ -279,8 +277,7 @@ def _load(path: Path, module: nn.Module, example: tuple[int, ...]) -> dict[str, 
     ]
     _refuse(path, wrong)
     return {
-        scope: {leaf: jnp.asarray(loaded[f"{scope}.{leaf}"]) for leaf in leaves}
-        for scope, leaves in shapes.items()
+        scope: {leaf: jnp.asarray(loaded[f"{scope}.{leaf}"]) for leaf in leaves} for scope, leaves in shapes.items()
     }
 
 
@@ -394,9 +391,7 @@ def _load_codebooks(path: Path) -> Array:
         copies = [tables.get(f"transpose_{stage}" if stage else "transpose"), *entries[stage : stage + 1]]
         for copy in copies:
             if copy is None or not np.array_equal(copy.value, book.value[0]):
-                wrong.append(
-                    f"stage {stage}: {copy.name if copy else 'decoder table'} differs from {book.name}"
-                )
+                wrong.append(f"stage {stage}: {copy.name if copy else 'decoder table'} differs from {book.name}")
     _refuse(path, wrong)
     return jnp.asarray(np.concatenate([book.value for book in distances]))
 

@@ -52,17 +52,13 @@ def load_params(path: Path, names: Mapping[str, tuple[str, ...]], shapes: PyTree
         ValueError: not an ONNX file, or an initialiser is missing, left over, misshapen or not finite; the
             message names it. Scalars and integers are constants of the graph, not weights.
     """
-    stored = {
-        tensor.name: onnx.numpy_helper.to_array(tensor) for tensor in read_model(path).graph.initializer
-    }
+    stored = {tensor.name: onnx.numpy_helper.to_array(tensor) for tensor in read_model(path).graph.initializer}
     stored = {name: array for name, array in stored.items() if array.ndim and array.dtype.kind == "f"}
     wanted = {name for group in names.values() for name in group}
     if missing := sorted(wanted - set(stored)):
         raise ValueError(f"{path} lacks the weights {', '.join(missing)}; is it another model's file?")
     if extra := sorted(set(stored) - wanted):
-        raise ValueError(
-            f"{path} holds weights nobody asked for: {', '.join(extra)}; is it another model's file?"
-        )
+        raise ValueError(f"{path} holds weights nobody asked for: {', '.join(extra)}; is it another model's file?")
     if broken := sorted(name for name, array in stored.items() if not np.isfinite(array).all()):
         raise ValueError(f"{path} holds NaN or infinite weights: {', '.join(broken)}")
     params = {}

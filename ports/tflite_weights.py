@@ -15,9 +15,7 @@ import tflite
 # What the accessors of a flatbuffer raise when offsets lead nowhere.
 _DAMAGE = (struct.error, AttributeError, IndexError, MemoryError, OverflowError, TypeError, ValueError)
 _NAMES: dict[int, str] = {
-    getattr(tflite.BuiltinOperator, name): name
-    for name in vars(tflite.BuiltinOperator)
-    if not name.startswith("_")
+    getattr(tflite.BuiltinOperator, name): name for name in vars(tflite.BuiltinOperator) if not name.startswith("_")
 }
 _DTYPES: dict[int, np.dtype[Any]] = {
     tflite.TensorType.FLOAT32: np.dtype("<f4"),
@@ -69,9 +67,7 @@ def read_tflite(path: Path) -> dict[str, tuple[Operator, ...]]:
     """
     data = Path(path).read_bytes()
     if len(data) < 8 or data[4:8] != b"TFL3":
-        raise ValueError(
-            f"{path} is not a TensorFlow Lite file: expected 'TFL3' at byte 4, got {data[4:8]!r}."
-        )
+        raise ValueError(f"{path} is not a TensorFlow Lite file: expected 'TFL3' at byte 4, got {data[4:8]!r}.")
     try:
         return _read(data)
     except _Damaged as reason:

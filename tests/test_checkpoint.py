@@ -27,9 +27,7 @@ def tensor_pickle(dtype="FloatStorage", *, numel=6, offset=0, size=(2, 3), strid
     def put(value):
         return pickle.dumps(value, 2)[2:-1]  # without the protocol header and the final STOP
 
-    storage = (
-        b"(" + put("storage") + f"ctorch\n{dtype}\n".encode() + put(key) + put("cpu") + put(numel) + b"tQ"
-    )
+    storage = b"(" + put("storage") + f"ctorch\n{dtype}\n".encode() + put(key) + put("cpu") + put(numel) + b"tQ"
     rebuilt = b"ctorch._utils\n_rebuild_tensor_v2\n(" + storage + put(offset) + put(size) + put(stride)
     rebuilt += put(False) + b"ccollections\nOrderedDict\n)RtR"
     return b"\x80\x02}" + put("w") + rebuilt + b"s."
@@ -188,9 +186,7 @@ def test_a_zip_of_something_else_and_no_file(tmp_path):
 def test_strict_load_names_every_difference():
     tensors = {"a": np.zeros((2, 3)), "b": np.zeros(4), "extra": np.zeros(1), "steps": np.array(7)}
     shapes = {"a": (3, 2), "b": (4,), "c": (1,)}
-    with pytest.raises(
-        ValueError, match=r"missing c; left over extra; misshapen a \(2, 3\), expected \(3, 2\)"
-    ):
+    with pytest.raises(ValueError, match=r"missing c; left over extra; misshapen a \(2, 3\), expected \(3, 2\)"):
         strict_load(tensors, shapes, ignore=("steps",))
     loaded = strict_load({"b": np.ones(4), "steps": np.array(7)}, {"b": (4,)}, ignore=("steps",))
     assert list(loaded) == ["b"] and loaded["b"].dtype == np.float32

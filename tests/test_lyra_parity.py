@@ -95,9 +95,7 @@ def test_quantiser(codec, folder, latents, stages):
     z = latents[0]
     graph = interpreter.Interpreter(str(folder / "quantizer.tflite"))
     encode, decode = graph.get_signature_runner("encode"), graph.get_signature_runner("decode")
-    their_codes = [
-        encode(input_frames=row[None, None], num_quantizers=np.int32(stages))["output_0"] for row in z
-    ]
+    their_codes = [encode(input_frames=row[None, None], num_quantizers=np.int32(stages))["output_0"] for row in z]
     theirs = np.array([decode(encoding_indices=index)["output_0"].ravel() for index in their_codes])
     their_codes = np.array(their_codes)[:, :, 0, 0]
     ours = np.asarray(jax.jit(codes, static_argnums=2)(codec.params, z, stages))

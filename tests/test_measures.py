@@ -81,17 +81,13 @@ def test_si_sdr_is_the_textbooks_on_real_speech(pairs, zero_mean):
             t, p = t - t.mean(), p - p.mean()
         target = (p @ t) / (t @ t) * t
         expected = 10 * np.log10((target @ target) / ((target - p) @ (target - p)))
-        got = SI_SDR(
-            padded(reference), padded(estimate + np.float32(0.01)), len(reference), zero_mean=zero_mean
-        )
+        got = SI_SDR(padded(reference), padded(estimate + np.float32(0.01)), len(reference), zero_mean=zero_mean)
         assert float(got) == pytest.approx(expected, abs=1e-3)
 
 
 def test_estoi_falls_with_noise_and_ignores_level(pairs):
     clean = padded(pairs[0][0])
-    scores = [
-        float(ESTOI(clean, clean + g * noise(BUCKET), BUCKET, sample_rate=RATE)) for g in (0.0, 0.03, 0.3)
-    ]
+    scores = [float(ESTOI(clean, clean + g * noise(BUCKET), BUCKET, sample_rate=RATE)) for g in (0.0, 0.03, 0.3)]
     assert scores[0] == pytest.approx(1, abs=1e-5) and scores[0] > scores[1] + 0.02 > scores[2] + 0.1
     quiet = ESTOI(clean * 1e-3, clean * 1e-4, len(pairs[0][0]), sample_rate=RATE)
     assert float(quiet) == pytest.approx(1, abs=1e-5)

@@ -1,6 +1,5 @@
 """Group Relative Policy Optimisation: a policy that learns which offset raises a score, from forward scores only."""
 
-from collections.abc import Mapping
 from typing import NamedTuple
 
 import flax.linen as nn
