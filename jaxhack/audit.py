@@ -23,7 +23,7 @@ from jaxhack.types import Codec, Predictor, PyTree
 
 Observer = Callable[[str, int, int, dict[str, Any]], None]  # stage, done, total, figures to show
 
-STATISTICS_BATCHES = 16  # batches of training crops that the latent's mean and deviation are estimated from
+STATISTICS_CLIPS = 512  # training clips, spread over the set, that the latent's statistics are taken from
 
 
 def audit(
@@ -138,21 +138,27 @@ def _train(
     size = round(settings.crop_seconds * codec.sample_rate)
     unread: dict[str, str] = {}
 
-    def clips() -> Iterator[np.ndarray]:
-        for i, utterance in enumerate(training):
-            observe("read", i, len(training), {})
+    def clips(wanted: Sequence[inputs.Utterance]) -> Iterator[np.ndarray]:
+        for i, utterance in enumerate(wanted):
+            observe("read", i, len(wanted), {})
             try:
                 yield audio.read(utterance.path, sample_rate=codec.sample_rate).wav
             except audio.AudioError as error:
                 unread[utterance.id] = str(error)
 
-    first = [b for b, _ in zip(crops.batches(clips(), size), range(STATISTICS_BATCHES), strict=False)]
-    if not first:
-        raise ValueError(f"None of the {len(training)} training files could be read: {next(iter(unread.values()))}")
-    weights = Weights(codec.params, setup.predictor.params, latent_statistics(codec, first))
+    sample = training[:: max(1, len(training) // STATISTICS_CLIPS)]
+    try:
+        statistics = latent_statistics(codec, crops.batches(clips(sample), size))
+    except ValueError:
+        if not unread:
+            raise
+        raise ValueError(
+            f"None of the training files could be read; the first: {next(iter(unread.values()))}"
+        ) from None
+    weights = Weights(codec.params, setup.predictor.params, statistics)
     encode = jax.jit(lambda w, wav, length: mapped(setup.space(w).encode)(wav, length))
     with tempfile.TemporaryDirectory(prefix="jaxhack-") as cache:
-        points = crops.Crops(Path(cache)).fill(partial(encode, weights), crops.batches(clips(), size))
+        points = crops.Crops(Path(cache)).fill(partial(encode, weights), crops.batches(clips(training), size))
         states = train(
             setup.attacker,
             weights,

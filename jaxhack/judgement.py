@@ -13,6 +13,7 @@ import numpy as np
 from jaxhack import audio, detect, rows
 from jaxhack.attack import Arm, Judged, Setup, Weights, arms, judge
 from jaxhack.inputs import Utterance
+from jaxhack.measures.panel import margins
 from jaxhack.types import PyTree
 
 BATCH = 8  # utterances attacked at once
@@ -88,13 +89,16 @@ def _judge_batch(setup: Setup, run: Callable[..., Judged], key: jax.Array, batch
     made = []
     for b, ((_, utterance), clip) in enumerate(zip(batch.members, clips, strict=True)):
         for a, arm in enumerate(arms(setup)):
-            made.append(_row(setup, utterance, arm, clip, outcome, (a + 1, b), int(length[b]), wav[b]))
+            measured = {} if outcome is None else _measured(outcome, a, b) | {"seconds": int(length[b]) / rate}
+            made.append(_row(setup, utterance, arm, clip, measured))
     return made
 
 
-def _row(setup: Setup, utterance: Utterance, arm: Arm, clip, outcome: Judged | None, at, length: int, wav) -> dict:
-    """One utterance × attacker."""
-    base = {
+def _row(
+    setup: Setup, utterance: Utterance, arm: Arm, clip: audio.Clip | str, measured: dict[str, Any]
+) -> dict[str, Any]:
+    """One utterance × attacker: who and what, the figures, the verdicts, and what there is to say about it."""
+    row = {
         "utterance": utterance.id,
         "predictor": setup.predictor.name,
         "space": setup.codec.name,
@@ -103,28 +107,50 @@ def _row(setup: Setup, utterance: Utterance, arm: Arm, clip, outcome: Judged | N
         "baseline": arm.baseline,
         "queries": arm.queries,
     }
-    if outcome is None or isinstance(clip, str):
-        return rows.failed(base, setup.panel, "unreadable", str(clip))
-    reference = (0, at[1])
-    score = {name: float(outcome.scores[i]) for name, i in (("reference", reference), ("attacked", at))}
-    panel = {
-        f"{name}_{which}": float(values[i])
-        for name, values in outcome.panel.items()
-        for which, i in (("reference", reference), ("attacked", at))
-    }
-    score_input = float(outcome.score_input[at[1]])
-    row = base | {
+    if isinstance(clip, str):
+        undecided = {"verdict": detect.UNDETERMINED, "verdict_naive": detect.UNDETERMINED}
+        return row | undecided | {"status": "unreadable", "reason": clip}
+    row |= measured | {"source_rate": clip.source_rate, "resampled": clip.resampled}
+    return row | detect.verdicts(row, margins(setup.panel), setup.settings.tau) | _status(setup, row, clip)
+
+
+def _measured(judged: Judged, arm: int, b: int) -> dict[str, Any]:
+    """The figures of arm `arm` (signal ``arm + 1``) on utterance `b` of a batch."""
+    reference, attacked = (0, b), (arm + 1, b)
+    score_input, score_reference, score_attacked = (
+        float(x) for x in (judged.score_input[b], judged.scores[reference], judged.scores[attacked])
+    )
+    return {
         "score_input": score_input,
-        "score_reference": score["reference"],
-        "score_attacked": score["attacked"],
-        "score_attacked_unrounded": float(outcome.scores_unrounded[at]),
-        "gain": score["attacked"] - score["reference"],
-        "gain_naive": score["attacked"] - score_input,
-        **panel,
-        "seconds": length / setup.codec.sample_rate,
-        "source_rate": clip.source_rate,
-        "resampled": clip.resampled,
-        "clipped_samples": int(outcome.clipped[at]),
-        "achieved_size": float(outcome.sizes[at]),
+        "score_reference": score_reference,
+        "score_attacked": score_attacked,
+        "score_attacked_unrounded": float(judged.scores_unrounded[attacked]),
+        "gain": score_attacked - score_reference,
+        "gain_naive": score_attacked - score_input,
+        **{f"{name}_reference": float(values[reference]) for name, values in judged.panel.items()},
+        **{f"{name}_attacked": float(values[attacked]) for name, values in judged.panel.items()},
+        "clipped_samples": int(judged.clipped[attacked]),
+        "achieved_size": float(judged.sizes[attacked]),
     }
-    return row | _verdicts(setup, row) | _status(setup, row, clip, length, wav)
+
+
+def _status(setup: Setup, row: dict[str, Any], clip: audio.Clip) -> dict[str, str]:
+    """Why a row's verdict is open, or which part of a long utterance was attacked."""
+    samples = len(clip.wav)
+    shortest = max(setup.predictor.min_samples * setup.codec.sample_rate / setup.predictor.sample_rate, 1)
+    wanted = {"the score": shortest} | {m.name: m.min_samples for m in setup.panel}
+    short = [name for name, low in wanted.items() if samples < low]
+    missing = [k for k in ("score_reference", "score_attacked", *_panel_columns(setup)) if not np.isfinite(row[k])]
+    if not np.any(clip.wav):
+        return {"status": "silent", "reason": "every sample is zero"}
+    if short:
+        return {"status": "too_short", "reason": f"{samples} samples are too few for {', '.join(short)}"}
+    if missing:
+        return {"status": "undefined", "reason": f"no finite {', '.join(missing)}"}
+    if clip.seconds > MAX_SECONDS:
+        return {"status": "ok", "reason": f"the first {MAX_SECONDS:g} of {clip.seconds:.0f} s were attacked"}
+    return {"status": "ok", "reason": ""}
+
+
+def _panel_columns(setup: Setup) -> list[str]:
+    return [f"{m.name}_{which}" for m in setup.panel for which in ("reference", "attacked")]

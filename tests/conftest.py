@@ -9,6 +9,9 @@ from pathlib import Path
 import jax
 import pytest
 
+# Eight emulated devices on two cores: programs queued behind each other could starve a collective for good.
+jax.config.update("jax_cpu_enable_async_dispatch", False)
+
 SHARED = Path(__file__).resolve().parents[2] / "shared"
 
 

@@ -1,0 +1,204 @@
+"""The command line: parse, call, print. Only results go to standard output."""
+
+import csv
+import json
+import os
+import sys
+from collections.abc import Iterable, Iterator, Sequence
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any, TextIO
+
+import click
+
+# jax and what needs it are imported inside the commands: `jaxhack --help` is instant.
+
+
+class _Refusal(click.ClickException):
+    """A mistake of the caller's: one sentence, exit status 2."""
+
+    exit_code = 2
+
+
+class _Group(click.Group):
+    """Turns every ValueError into a refusal."""
+
+    def invoke(self, ctx: click.Context) -> Any:
+        try:
+            return super().invoke(ctx)
+        except ValueError as error:
+            raise _Refusal(" ".join(str(error).split())) from error
+
+
+_paths = click.argument("paths", nargs=-1, required=True, metavar="PATH...", type=click.Path())
+_models = click.option("--models", metavar="DIR", help="Folder of weight files, looked in first.")
+_format = click.option(
+    "--format", "form", type=click.Choice(["csv", "jsonl"]), default="csv", help="Form of the rows."
+)
+
+
+@click.group(cls=_Group, context_settings={"show_default": True, "help_option_names": ["-h", "--help"]})
+@click.version_option(package_name="jaxhack")
+def main() -> None:
+    """Measure how hackable a speech quality predictor is.
+
+    Exit status: 0 all done, 1 some inputs failed (their rows say why), 2 wrong usage.
+    """
+
+
+@main.command(epilog="\b\nExample:\n  jaxhack score recordings/ --predictor nisqa > scores.csv")
+@_paths
+@click.option("--predictor", metavar="NAME", required=True, help="A name, FILE.onnx, or package.module:function.")
+@_models
+@_format
+@click.option("--out", metavar="FILE", help="New file for the rows.  [default: standard output]")
+@click.option(
+    "--sample-rate",
+    type=click.IntRange(min=1),
+    metavar="HZ",
+    help="Rate at which all files are judged.  [default: the file's own, or the predictor's only one]",
+)
+def score(paths, predictor, models, form, out, sample_rate) -> None:
+    """Score recordings, one row each, in input order.
+
+    PATH is an audio file, a folder, a manifest (.csv, .jsonl) or a Kaldi list (.scp).
+    """
+    from jaxhack import inputs, registry, scoring
+
+    utterances = inputs.collect(paths)
+    made = registry.predictor(predictor, models=models, sample_rate=sample_rate)
+    rows = scoring.score_files(made, utterances, sample_rate=sample_rate)
+    with _output(out) as stream:
+        _finish(_write(rows, scoring.columns(made), form, stream, len(utterances)))
+
+
+@main.command(epilog="\b\nExample:\n  jaxhack reconstruct recordings/ --codec lyra --out reconstructed/")
+@_paths
+@click.option("--codec", metavar="NAME", required=True, help="A name; see `jaxhack models`.")
+@click.option("--out", metavar="DIR", required=True, help="New or empty folder for the 16-bit WAV files.")
+@_models
+@_format
+def reconstruct(paths, codec, out, models, form) -> None:
+    """Send recordings through a codec and back.
+
+    Writes mono 16-bit WAV at the codec's rate, each exactly as long as its input, and prints one row each.
+    PATH is an audio file, a folder, a manifest (.csv, .jsonl) or a Kaldi list (.scp).
+    """
+    from jaxhack import inputs, registry
+    from jaxhack import reconstruct as work
+
+    folder = Path(out)
+    if folder.exists() and (not folder.is_dir() or any(folder.iterdir())):
+        raise ValueError(f"{out!r} exists and is not an empty folder: choose another.")
+    utterances = inputs.collect(paths)
+    made = registry.codec(codec, models=models)
+    click.echo(f"{made.name}: {made.sample_rate} Hz, a measured delay of {made.delay} samples taken off", err=True)
+    rows = work.reconstruct_files(made, utterances, folder)
+    _finish(_write(rows, work.COLUMNS, form, sys.stdout, len(utterances)))
+
+
+@main.group(invoke_without_command=True, epilog="\b\nExample:\n  jaxhack models get nisqa")
+@_models
+@click.pass_context
+def models(ctx, models) -> None:
+    """List predictors and codecs, and which of their weights are here."""
+    if ctx.invoked_subcommand is None:
+        _list_models(models)
+
+
+@models.command("get", epilog="\b\nExample:\n  jaxhack models get dnsmos")
+@click.argument("name")
+def get(name) -> None:
+    """Fetch the weights of NAME into the user's cache, their hashes checked."""
+    from jaxhack import registry, weights
+
+    for weight in registry.weights_of(name):
+        click.echo(f"{weight.file}: {weights.described_licence(weight.licence)}; {weight.origin}", err=True)
+        click.echo(weights.fetch(weight))
+
+
+def _list_models(folder: str | None) -> None:
+    from rich.console import Console
+    from rich.table import Table
+
+    from jaxhack import registry, weights
+
+    table = Table("name", "kind", "weights", "size", "licence", "origin", "command")
+    for name in registry.names():
+        try:
+            files = registry.weights_of(name)
+        except ImportError as error:
+            table.add_row(name, registry.entry(name).kind, f"not installed: {error}", "", "", "", "")
+            continue
+        have = _have(files, folder)
+        table.add_row(
+            name,
+            registry.entry(name).kind,
+            have,
+            f"{sum(weight.size for weight in files) / 1e6:.1f} MB",
+            ", ".join(dict.fromkeys(weights.described_licence(weight.licence) for weight in files)),
+            ", ".join(dict.fromkeys(weight.origin for weight in files)),
+            "" if have == "have" else f"jaxhack models get {name}",
+        )
+    Console(width=None if sys.stdout.isatty() else 200).print(table)
+
+
+def _have(files, folder: str | None) -> str:
+    from jaxhack import weights
+
+    try:
+        return "have" if all(weights.find(weight, folder) for weight in files) else "missing"
+    except ValueError:
+        return "wrong contents"
+
+
+@contextmanager
+def _output(out: str | None) -> Iterator[TextIO]:
+    if out is None:
+        yield sys.stdout
+        return
+    if os.path.isfile(out):
+        raise ValueError(f"{out!r} exists: remove it or choose another name.")
+    try:
+        stream = open(out, "w", encoding="utf-8", newline="")  # noqa: SIM115  # closed below; only opening is judged
+    except OSError as error:
+        raise ValueError(f"{out!r} cannot be written: {error.strerror}.") from error
+    with stream:
+        yield stream
+
+
+def _write(
+    rows: Iterable[dict[str, Any]], columns: Sequence[str], form: str, stream: TextIO, total: int
+) -> tuple[int, int]:
+    """Writes rows as they come; returns how many are ok, and how many there are."""
+    from rich.console import Console
+    from rich.progress import Progress
+
+    table = csv.DictWriter(stream, columns, lineterminator="\n")
+    if form == "csv":
+        table.writeheader()
+    ok = done = 0
+    with Progress(console=Console(stderr=True), transient=True, disable=not sys.stderr.isatty()) as progress:
+        task = progress.add_task("recordings", total=total)
+        for row in rows:
+            row = {key: round(value, 6) if isinstance(value, float) else value for key, value in row.items()}
+            if form == "csv":
+                table.writerow(row)
+            else:
+                stream.write(json.dumps(row, ensure_ascii=False) + "\n")
+            stream.flush()
+            ok += row["status"] == "ok"
+            done += 1
+            progress.advance(task)
+    return ok, done
+
+
+def _finish(counts: tuple[int, int]) -> None:
+    ok, done = counts
+    click.echo(f"{ok} of {done} done" + ("" if ok == done else f", {done - ok} not: see their reason"), err=True)
+    if ok < done:
+        sys.exit(1)
+
+
+if __name__ == "__main__":
+    main()

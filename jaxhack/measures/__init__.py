@@ -1,0 +1,15 @@
+"""Full-reference measures: independent witnesses of whether speech got worse."""
+
+from jaxhack.measures.estoi import estoi, estoi_measure
+from jaxhack.measures.panel import default_panel, evaluate, margins
+from jaxhack.measures.si_sdr import si_sdr, si_sdr_measure
+
+__all__ = [
+    "default_panel",
+    "estoi",
+    "estoi_measure",
+    "evaluate",
+    "margins",
+    "si_sdr",
+    "si_sdr_measure",
+]

@@ -1,0 +1,146 @@
+"""The one list of everything that has a name: name -> how it is made. The only module that knows `ports`.
+
+A port is imported when it is asked for, so that listing names costs nothing.
+"""
+
+import difflib
+import importlib
+import os
+import re
+from collections.abc import Callable, Iterable
+from typing import Any, NamedTuple
+
+from jaxhack import weights as weight_files
+from jaxhack.types import Codec, Predictor, Weight
+
+BLACK_BOX_RATE = 16000  # Hz, of a black box that was given none
+
+
+class Entry(NamedTuple):
+    """How one named thing is made; licence and origin are in its weights."""
+
+    kind: str  # "predictor" or "codec"
+    make: str  # "module:factory", called with {file name: path}
+    weights: str  # "module:TUPLE of Weight"
+    summary: str
+
+
+ENTRIES: dict[str, Entry] = {
+    "nisqa": Entry(
+        "predictor",
+        "ports.nisqa:nisqa",
+        "ports.nisqa:NISQA_WEIGHTS",
+        "NISQA v2.0, overall quality and four dimensions",
+    ),
+    "nisqa-tts": Entry(
+        "predictor", "ports.nisqa:nisqa_tts", "ports.nisqa:NISQA_TTS_WEIGHTS", "NISQA-TTS, naturalness of synthesis"
+    ),
+    "dnsmos": Entry(
+        "predictor", "ports.dnsmos:dnsmos", "ports.dnsmos:DNSMOS_WEIGHTS", "DNSMOS P.835, overall, signal, background"
+    ),
+    "dnsmos-p808": Entry(
+        "predictor", "ports.dnsmos:dnsmos_p808", "ports.dnsmos:DNSMOS_P808_WEIGHTS", "DNSMOS P.808, overall quality"
+    ),
+    "dnsmos-onnx": Entry(
+        "predictor", "ports.dnsmos:dnsmos_onnx", "ports.dnsmos:DNSMOS_WEIGHTS", "dnsmos as a black box, no gradient"
+    ),
+    "dnsmos-p808-onnx": Entry(
+        "predictor",
+        "ports.dnsmos:dnsmos_p808_onnx",
+        "ports.dnsmos:DNSMOS_P808_WEIGHTS",
+        "dnsmos-p808 as a black box, no gradient",
+    ),
+    "lyra": Entry("codec", "ports.lyra:lyra", "ports.lyra:LYRA_WEIGHTS", "Lyra V2, continuous latent at 50 Hz"),
+    # Spaces and attackers belong here too, as further kinds.
+}
+
+
+def names(kind: str | None = None) -> list[str]:
+    """Names in the list, of one kind or of all."""
+    return [name for name, entry in ENTRIES.items() if kind in (None, entry.kind)]
+
+
+def entry(name: str, kind: str | None = None) -> Entry:
+    """The entry of a name.
+
+    Raises:
+      ValueError: unknown, or of another kind; says which names are near.
+    """
+    if name not in ENTRIES:
+        raise ValueError(unknown(kind or "model", name, names(kind)))
+    found = ENTRIES[name]
+    if kind not in (None, found.kind):
+        raise ValueError(f"{name!r} is a {found.kind}, not a {kind}; known: {', '.join(names(kind))}.")
+    return found
+
+
+def unknown(what: str, name: str, known: Iterable[str]) -> str:
+    """The sentence for an unknown name: the nearest known ones, or all of them."""
+    known = list(known)
+    near = difflib.get_close_matches(name.lower(), known, n=3, cutoff=0.5)
+    hint = f"did you mean {' or '.join(near)}?" if near else f"known: {', '.join(known)}."
+    return f"Unknown {what} {name!r}; {hint}"
+
+
+def weights_of(name: str) -> tuple[Weight, ...]:
+    """The weight files that a name needs."""
+    return tuple(_load(entry(name).weights))
+
+
+def predictor(
+    name: str | os.PathLike[str] | Callable | Predictor,
+    *,
+    models: str | os.PathLike[str] | None = None,
+    sample_rate: int | None = None,
+) -> Predictor:
+    """A speech quality predictor.
+
+    Args:
+      name: a name in the list, an ``.onnx`` file, ``package.module:function``, a Python function
+        (wav [T], float32) -> score, or a predictor, which is returned.
+      models: a folder of weight files, looked in first.
+      sample_rate: Hz of the waveforms it will get; None takes the predictor's own (16000 for a black box).
+
+    Raises:
+      ValueError: an unknown name, a missing or foreign weight file, or a rate that it does not take.
+    """
+    if isinstance(name, Predictor):
+        made = name
+    elif callable(name):
+        return _load("ports.blackbox:callable_predictor")(name, sample_rate=sample_rate or BLACK_BOX_RATE)
+    else:
+        name = os.fspath(name)
+        if name.lower().endswith(".onnx"):
+            return _load("ports.blackbox:onnx_predictor")(name, sample_rate=sample_rate or BLACK_BOX_RATE)
+        if re.fullmatch(r"[\w.]+:[\w.]+", name):
+            return _load("ports.blackbox:callable_predictor")(name, sample_rate=sample_rate or BLACK_BOX_RATE)
+        made = _make(name, "predictor", models)
+    return at_rate(made, sample_rate)
+
+
+def codec(name: str | Codec, *, models: str | os.PathLike[str] | None = None) -> Codec:
+    """A neural codec by name, or a codec, which is returned; see :func:`predictor`."""
+    return name if isinstance(name, Codec) else _make(name, "codec", models)
+
+
+def at_rate(made: Predictor, sample_rate: int | None) -> Predictor:
+    """A predictor that takes waveforms of `sample_rate` Hz.
+
+    Raises:
+      ValueError: it has one rate, and that is another.
+    """
+    if sample_rate in (None, made.sample_rate):
+        return made
+    if made.at_rate is None:
+        raise ValueError(f"{made.name} takes {made.sample_rate} Hz only, not {sample_rate} Hz.")
+    return made.at_rate(sample_rate)
+
+
+def _make(name: str, kind: str, models: str | os.PathLike[str] | None) -> Any:
+    found = entry(name, kind)
+    return _load(found.make)(weight_files.locate(name, weights_of(name), models))
+
+
+def _load(target: str) -> Any:
+    module, _, attribute = target.partition(":")
+    return getattr(importlib.import_module(module), attribute)

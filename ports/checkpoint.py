@@ -1,0 +1,234 @@
+"""PyTorch checkpoints as NumPy arrays: without torch, and without running anything found in the file.
+
+A pickle is a program that names functions to call. The reader here knows four names, the ones that rebuild a
+plain tensor in an ordered dictionary, and refuses a file that asks for any other.
+"""
+
+import io
+import math
+import pickle
+import zipfile
+import zlib
+from collections.abc import Collection, Iterable, Mapping
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import ml_dtypes
+import numpy as np
+
+_DTYPES = {
+    "FloatStorage": np.dtype(np.float32),
+    "DoubleStorage": np.dtype(np.float64),
+    "HalfStorage": np.dtype(np.float16),
+    "BFloat16Storage": np.dtype(ml_dtypes.bfloat16),
+    "LongStorage": np.dtype(np.int64),
+    "IntStorage": np.dtype(np.int32),
+    "ByteStorage": np.dtype(np.uint8),
+    "BoolStorage": np.dtype(np.bool_),
+}
+
+_RATIO = 200  # a deflated record that unpacks to more than this many times its size is a bomb; torch stores
+
+
+class _StorageType(NamedTuple):
+    """Stands for ``torch.FloatStorage`` and its like: data, nothing that can be called or altered."""
+
+    name: str
+
+
+class _OrderedDict(dict):
+    """Stands for ``collections.OrderedDict``, keeps order and drops attributes a pickle would set on it."""
+
+    def __setstate__(self, state: Any) -> None:
+        """Forget ``state``: torch keeps version numbers there, a stranger could shadow methods."""
+
+
+def read_torch(path: str | Path, *, max_bytes: int = 2**31) -> dict[str, Any]:
+    """Read a PyTorch zip checkpoint (``torch.save``, PyTorch 1.6 or newer).
+
+    Args:
+        path: the file, whatever its name ends in.
+        max_bytes: the most bytes that its records, and the arrays built from them, may take.
+
+    Returns:
+        The saved dictionary; tensors are NumPy arrays, which may be read-only.
+
+    Raises:
+        ValueError: not such a file, truncated, larger than ``max_bytes`` when unpacked, a record is missing,
+            or its pickle names anything but plain tensors. Nothing in the file is executed in any case.
+    """
+    path = Path(path)
+    with _open(path) as archive:
+        try:
+            prefix = _prefix(path, archive.namelist())
+            _check_sizes(path, archive.infolist(), max_bytes)
+            if (
+                archive.NameToInfo.get(f"{prefix}byteorder")
+                and archive.read(f"{prefix}byteorder") != b"little"
+            ):
+                raise ValueError(f"{path} is saved big-endian; save it on a little-endian machine.")
+            value = _Reader(path, archive, prefix, max_bytes).load()
+        except (
+            zipfile.BadZipFile,
+            zlib.error,
+            EOFError,
+            NotImplementedError,
+            RuntimeError,
+            OSError,
+        ) as error:
+            raise ValueError(f"{path} is damaged or truncated ({error}); fetch it again.") from error
+    if not isinstance(value, dict):
+        raise ValueError(f"{path} holds a {type(value).__name__}; expected a dictionary of tensors.")
+    return value
+
+
+def check_finite(tensors: Mapping[str, np.ndarray]) -> None:
+    """Raise ``ValueError`` naming the tensors that hold NaN or infinity."""
+    bad = [name for name, x in tensors.items() if not np.all(np.isfinite(np.asarray(x, np.float64)))]
+    if bad:
+        raise ValueError(
+            f"Weights are not finite in {_names(bad)}; the file is damaged or training diverged."
+        )
+
+
+def strict_load(
+    tensors: Mapping[str, np.ndarray], shapes: Mapping[str, tuple[int, ...]], *, ignore: Collection[str] = ()
+) -> dict[str, np.ndarray]:
+    """Check that ``tensors`` are exactly those of ``shapes``, and return them as finite float32.
+
+    Args:
+        tensors: name -> array, as read from a file.
+        shapes: name -> shape: every tensor the model needs.
+        ignore: names in ``tensors`` that the model knows of and does not use (``num_batches_tracked``).
+
+    Raises:
+        ValueError: a name is missing, left over, or of another shape, each named; or a value is not finite.
+    """
+    missing = [name for name in shapes if name not in tensors]
+    left_over = [name for name in tensors if name not in shapes and name not in ignore]
+    wrong = [
+        f"{name} {np.shape(tensors[name])}, expected {shape}"
+        for name, shape in shapes.items()
+        if name in tensors and np.shape(tensors[name]) != shape
+    ]
+    problems = [
+        f"{what} {_names(names)}"
+        for what, names in (("missing", missing), ("left over", left_over), ("misshapen", wrong))
+        if names
+    ]
+    if problems:
+        raise ValueError(f"These are not the weights of this model: {'; '.join(problems)}.")
+    arrays = {name: np.asarray(tensors[name], np.float32) for name in shapes}
+    check_finite(arrays)
+    return arrays
+
+
+def _names(names: Iterable[str], most: int = 6) -> str:
+    names = list(names)
+    return ", ".join(names[:most]) + (f" and {len(names) - most} more" if len(names) > most else "")
+
+
+def _open(path: Path) -> zipfile.ZipFile:
+    if not path.is_file():
+        raise ValueError(f"{path} is not a file; expected a PyTorch checkpoint.")
+    with path.open("rb") as file:
+        head = file.read(4)
+    try:
+        return zipfile.ZipFile(path)
+    except (zipfile.BadZipFile, OSError, ValueError) as error:
+        if head == b"PK\x03\x04":
+            reason = "is a truncated zip file; fetch it again"
+        elif head[:1] == b"\x80":
+            reason = "is a legacy checkpoint, a bare pickle, and is not opened; load and torch.save it again"
+        else:
+            reason = "is not a PyTorch zip checkpoint; expected what torch.save writes"
+        raise ValueError(f"{path} {reason}.") from error
+
+
+def _prefix(path: Path, names: list[str]) -> str:
+    """The folder all records share: ``archive/``, or the name the file had when it was saved."""
+    if len(set(names)) != len(names):
+        raise ValueError(f"{path} holds two records of one name; expected what torch.save writes.")
+    found = [n.removesuffix("data.pkl") for n in names if n == "data.pkl" or n.endswith("/data.pkl")]
+    if len(found) != 1:
+        raise ValueError(f"{path} holds {len(found)} records data.pkl, expected one: not a torch.save file.")
+    return found[0]
+
+
+def _check_sizes(path: Path, records: list[zipfile.ZipInfo], max_bytes: int) -> None:
+    total = sum(record.file_size for record in records)
+    if total > max_bytes:
+        raise ValueError(f"{path} unpacks to {total} bytes, more than max_bytes={max_bytes}.")
+    packed = sum(record.compress_size for record in records)
+    if total > _RATIO * max(packed, 1) or packed > path.stat().st_size:
+        raise ValueError(f"{path} unpacks {packed} bytes to {total}: a zip bomb, not a checkpoint.")
+
+
+class _Reader(pickle.Unpickler):
+    """An unpickler whose only callables are an ordered dictionary and a tensor over the archive's records."""
+
+    def __init__(self, path: Path, archive: zipfile.ZipFile, prefix: str, max_bytes: int):
+        super().__init__(io.BytesIO(archive.read(f"{prefix}data.pkl")))
+        self._path, self._archive, self._prefix, self._left = path, archive, prefix, max_bytes
+        self._storages: dict[str, np.ndarray] = {}
+        self._globals: dict[tuple[str, str], Any] = {
+            ("collections", "OrderedDict"): _OrderedDict,
+            # A fresh closure, so that a pickle which sets attributes on it spoils nothing beyond this read.
+            ("torch._utils", "_rebuild_tensor_v2"): lambda *args: self._tensor(*args),
+        }
+
+    def load(self) -> Any:
+        """Unpickle; whatever goes wrong inside is the file's fault, in one sentence."""
+        try:
+            return super().load()
+        except _Refused as error:
+            raise ValueError(str(error)) from None
+        except (zipfile.BadZipFile, zlib.error):
+            raise
+        except Exception as error:
+            raise ValueError(
+                f"{self._path}: its data.pkl is malformed ({error!r}); fetch it again."
+            ) from error
+
+    def find_class(self, module: str, name: str) -> Any:
+        """The few names that a dictionary of tensors needs; any other is refused by its name."""
+        if module == "torch" and name in _DTYPES:
+            return _StorageType(name)
+        if (module, name) in self._globals:
+            return self._globals[module, name]
+        raise _Refused(
+            f"{self._path} asks for {module}.{name}, which is not part of a plain tensor; refused, and "
+            "nothing was executed: save the state dict alone."
+        )
+
+    def persistent_load(self, pid: Any) -> np.ndarray:
+        """The flat storage ``("storage", type, key, location, elements)``."""
+        kind, storage, key, _, _ = pid
+        if kind != "storage" or not isinstance(storage, _StorageType) or not isinstance(key, str):
+            raise _Refused(f"{self._path} refers to {pid!r}; expected a tensor's storage.")
+        dtype, record = _DTYPES[storage.name], f"{self._prefix}data/{key}"
+        if record not in self._archive.NameToInfo:
+            raise _Refused(f"{self._path} lacks its record {record}; fetch it again.")
+        if record not in self._storages:
+            self._storages[record] = np.frombuffer(self._archive.read(record), np.uint8)
+        return self._storages[record].view(dtype)
+
+    def _tensor(self, storage: np.ndarray, offset: int, size: tuple, stride: tuple, *_: Any) -> np.ndarray:
+        whole = all(type(n) is int and n >= 0 for n in (offset, *size, *stride))
+        if not isinstance(storage, np.ndarray) or not whole or len(size) != len(stride):
+            raise _Refused(f"{self._path} holds a tensor without a valid storage, size or stride.")
+        items = math.prod(size)
+        last = offset + sum((n - 1) * s for n, s in zip(size, stride, strict=True)) if items else 0
+        if items and last >= storage.size:
+            raise _Refused(f"{self._path} holds a tensor of shape {size} beyond the end of its record.")
+        self._left -= items * storage.itemsize  # a stride of 0 makes much out of little
+        if self._left < 0:
+            raise _Refused(f"{self._path} builds more arrays than max_bytes allows.")
+        if not items:
+            return np.zeros(size, storage.dtype)
+        steps = tuple(s * storage.itemsize for s in stride)
+        return np.array(np.lib.stride_tricks.as_strided(storage[offset:], size, steps))
+
+
+class _Refused(pickle.UnpicklingError):
+    """A whole sentence for the caller, told apart from what a broken pickle raises by itself."""

@@ -1,0 +1,128 @@
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+from toys import CHANNELS, TARGET, codec, predictor, speechlike
+
+from jaxhack.attackers import group_advantages, grpo, random
+from jaxhack.objective import objective
+from jaxhack.spaces import latent
+
+pytestmark = pytest.mark.standard_promotion  # optax
+
+
+def setup(clips=4):
+    space = latent(codec(), epsilon=0.5)
+    wavs = jnp.stack([speechlike(0.25, i) for i in range(clips)])
+    points = jax.vmap(space.encode)(wavs, jnp.full(clips, wavs.shape[1], jnp.int32))
+    return space, objective(predictor(), space), points
+
+
+def first(points):
+    return jax.tree.map(lambda x: x[0], points)
+
+
+def test_group_advantages_of_known_groups():
+    r = np.full((6, 8), 3.7123, np.float32)
+    r[1, :7], r[1, 7] = 0.35, 1.0
+    r[2, 3] = np.nan
+    r[3, 0] = np.inf
+    r[4, :] = np.nan
+    r[5] = np.arange(8)
+    advantages, equal, broken = group_advantages(jnp.asarray(r))
+    assert equal.tolist() == [True, False, False, False, False, False]
+    assert broken.tolist() == [False, False, True, True, True, False]
+    np.testing.assert_array_equal(advantages[jnp.array([0, 2, 3, 4])], 0.0)
+    np.testing.assert_allclose(advantages[1], [-0.37778] * 7 + [2.64450], atol=2e-3)
+    np.testing.assert_allclose(advantages[5], (np.arange(8) - 3.5) / np.std(np.arange(8)), atol=1e-3)
+
+
+@pytest.mark.parametrize(
+    "option", [{"group": 1}, {"batch": 0}, {"epochs": 0}, {"sigma": -1.0}, {"learning_rate": 0.0}]
+)
+def test_options_out_of_range_are_refused(option):
+    with pytest.raises(ValueError, match=next(iter(option))):
+        grpo(setup()[1], **option)
+
+
+def test_random_needs_a_draw():
+    with pytest.raises(ValueError, match="at least 1 draw"):
+        random(setup()[1], draws=0)
+
+
+@pytest.mark.parametrize("normalise_mean", [True, False])
+def test_grpo_finds_the_known_optimum(normalise_mean):
+    space, target, points = setup()
+    attacker = grpo(target, batch=4, hidden=32, normalise_mean=normalise_mean)
+
+    def body(state, key):
+        return attacker.step(state, key, points)
+
+    state = attacker.init(jax.random.key(0))
+    state, metrics = jax.jit(lambda s: jax.lax.scan(body, s, jax.random.split(jax.random.key(1), 150)))(state)
+    state, metrics = jax.device_get((state, metrics))
+    action = attacker.act(state, jax.random.key(0), first(points))
+    scale = np.asarray(first(points).content[1])  # the score moves by ⟨δ ⊙ s_z, target⟩
+    cosine = np.dot(action, scale * TARGET) / np.linalg.norm(action) / np.linalg.norm(scale * TARGET)
+    assert cosine > 0.9
+    assert not metrics["groups_broken"].any()
+
+
+def test_a_reward_that_never_changes_teaches_nothing():
+    space, _, points = setup()
+    constant = predictor()._replace(heads=lambda p, wav, length: jnp.full(1, 3.7123))
+    attacker = grpo(objective(constant, space), batch=4, hidden=8)
+    state = attacker.init(jax.random.key(0))
+    after, metrics = attacker.step(state, jax.random.key(1), points)
+    assert metrics["groups_equal"] == 1.0
+    jax.tree.map(np.testing.assert_array_equal, state.params, after.params)
+
+
+def test_a_broken_group_is_counted_and_changes_nothing():
+    space, target, points = setup()
+
+    def partly(p, wav, length):
+        score = predictor().heads(p, wav, length)
+        return jnp.where(wav[0] == points.content[0][0, 0, 0] / 2, score, score)
+
+    sick = objective(predictor()._replace(heads=lambda p, w, n: partly(p, w, n) * jnp.nan), space)
+    attacker = grpo(sick, batch=4, hidden=8)
+    state = attacker.init(jax.random.key(0))
+    after, metrics = attacker.step(state, jax.random.key(1), points)
+    assert metrics["groups_broken"] == 1.0
+    jax.tree.map(np.testing.assert_array_equal, state.params, after.params)
+    assert np.isfinite(np.asarray(metrics["log_ratio_sd"]))
+
+
+def test_best_of_n_is_the_best_and_more_draws_never_lose():
+    _, target, points = setup()
+    key = jax.random.key(3)
+    scores = []
+    for draws in (2, 8, 21):
+        action = random(target, draws=draws).act(None, key, first(points))
+        every = jnp.stack([jax.random.normal(jax.random.fold_in(key, i), (CHANNELS,)) for i in range(draws)])
+        rewards = target.rewards(jax.tree.map(lambda x: x[:1], points), every[None])[0]
+        np.testing.assert_array_equal(action, every[jnp.argmax(rewards)])
+        scores.append(float(rewards.max()))
+    assert scores == sorted(scores)
+
+
+@pytest.mark.parametrize("make", [lambda o: grpo(o, batch=4, hidden=8), random, lambda o: random(o, draws=9)])
+def test_contract(make):
+    """Same key, same result; attackers under vmap are those that train alone; other rows do not matter."""
+    _, target, points = setup()
+    attacker = make(target)
+    keys = jax.random.split(jax.random.key(7), 3)
+    states = jax.vmap(attacker.init)(keys)
+    step = jax.jit(jax.vmap(attacker.step, (0, 0, None)))
+    after, _ = step(states, keys, points)
+    alone = jax.jit(attacker.step)
+    for i in range(3):
+        own, _ = alone(attacker.init(keys[i]), keys[i], points)
+        jax.tree.map(lambda a, b, i=i: np.testing.assert_allclose(a[i], b, atol=1e-4), after, own)
+    state = jax.tree.map(lambda x: x[0], after)
+    act = jax.jit(jax.vmap(attacker.act, (None, 0, 0)))
+    batch = act(state, jax.random.split(keys[0], 4), points)
+    assert batch.shape == (4, CHANNELS) and np.isfinite(batch).all()
+    other = jax.tree.map(lambda x: x.at[1:].multiply(0) if x.ndim > 1 else x, points)
+    np.testing.assert_allclose(act(state, jax.random.split(keys[0], 4), other)[0], batch[0], atol=1e-5)

@@ -1,0 +1,203 @@
+"""Checkpoints from strangers: read exactly, or refused with the reason, and never executed."""
+
+import io
+import os
+import pickle
+import zipfile
+from collections import OrderedDict
+
+import numpy as np
+import pytest
+
+from ports.checkpoint import check_finite, read_torch, strict_load
+
+
+def archive(path, pickled: bytes, records=(), *, prefix="archive/", method=zipfile.ZIP_STORED):
+    """Write a file laid out as torch.save lays it out."""
+    with zipfile.ZipFile(path, "w", method) as out:
+        out.writestr(f"{prefix}data.pkl", pickled)
+        for name, content in records:
+            out.writestr(f"{prefix}{name}", content)
+    return path
+
+
+def tensor_pickle(dtype="FloatStorage", *, numel=6, offset=0, size=(2, 3), stride=(3, 1), key="0"):
+    """The pickle of {"w": tensor}, spelt in opcodes: no torch is needed to write it."""
+
+    def put(value):
+        return pickle.dumps(value, 2)[2:-1]  # without the protocol header and the final STOP
+
+    storage = (
+        b"(" + put("storage") + f"ctorch\n{dtype}\n".encode() + put(key) + put("cpu") + put(numel) + b"tQ"
+    )
+    rebuilt = b"ctorch._utils\n_rebuild_tensor_v2\n(" + storage + put(offset) + put(size) + put(stride)
+    rebuilt += put(False) + b"ccollections\nOrderedDict\n)RtR"
+    return b"\x80\x02}" + put("w") + rebuilt + b"s."
+
+
+SIX = np.arange(6, dtype=np.float32)
+
+
+@pytest.mark.parametrize("prefix", ["archive/", "utmos_state/", ""])
+def test_reads_a_tensor_under_any_prefix(tmp_path, prefix):
+    path = archive(tmp_path / "a.pt", tensor_pickle(), [("data/0", SIX.tobytes())], prefix=prefix)
+    np.testing.assert_array_equal(read_torch(path)["w"], [[0, 1, 2], [3, 4, 5]])
+
+
+def test_strides_and_offset(tmp_path):
+    path = archive(
+        tmp_path / "a.pt", tensor_pickle(size=(2, 2), stride=(1, 2), offset=1), [("data/0", SIX.tobytes())]
+    )
+    np.testing.assert_array_equal(read_torch(path)["w"], [[1, 3], [2, 4]])
+
+
+def test_every_dtype_as_torch_reads_it(tmp_path):
+    torch = pytest.importorskip("torch")
+    kinds = ("float32", "float64", "float16", "bfloat16", "int64", "int32", "uint8", "bool")
+    saved = {kind: torch.tensor([0, 1, 2, 200]).to(getattr(torch, kind)) for kind in kinds}
+    saved |= {
+        "transposed": torch.arange(6.0).reshape(2, 3).T,
+        "scalar": torch.tensor(3),
+        "empty": torch.zeros(0, 2),
+    }
+    saved["slice"] = torch.arange(10.0)[2:9:3]
+    path = tmp_path / "kinds.pt"
+    torch.save({"args": {"pool": [24, 7], "kernel": (3, 3)}, "state": OrderedDict(saved)}, path)
+    read = read_torch(path)
+    assert read["args"] == {"pool": [24, 7], "kernel": (3, 3)}
+    assert list(read["state"]) == list(saved)
+    for name, tensor in saved.items():
+        assert str(read["state"][name].dtype) == str(tensor.dtype).removeprefix("torch.")
+        assert read["state"][name].shape == tuple(tensor.shape)
+        np.testing.assert_array_equal(read["state"][name].astype(np.float64), tensor.double().numpy())
+
+
+class Malice:
+    def __init__(self, marker):
+        self.command = f"touch {marker}"
+
+    def __reduce__(self):
+        return os.system, (self.command,)
+
+
+def test_a_pickle_that_calls_the_shell_is_refused_by_name_and_not_run(tmp_path):
+    marker = tmp_path / "executed"
+    path = archive(tmp_path / "evil.pt", pickle.dumps({"w": Malice(marker)}))
+    with pytest.raises(ValueError, match=r"asks for (posix|nt)\.system.*nothing was executed"):
+        read_torch(path)
+    assert not marker.exists()
+    pickle.loads(pickle.dumps(Malice(marker)))  # the payload is real: an ordinary unpickler runs it
+    assert marker.exists()
+
+
+@pytest.mark.parametrize(
+    "name", ["builtins eval", "builtins getattr", "torch load", "torch._utils _rebuild_parameter"]
+)
+def test_other_globals_are_refused_by_name(tmp_path, name):
+    path = archive(tmp_path / "a.pt", b"\x80\x02c" + name.replace(" ", "\n").encode() + b"\n.")
+    with pytest.raises(ValueError, match=name.replace(" ", r"\.")):
+        read_torch(path)
+
+
+def test_attributes_set_on_a_dictionary_are_dropped(tmp_path):
+    shadowed = OrderedDict(a=1)
+    shadowed.get = "not a method"
+    assert read_torch(archive(tmp_path / "a.pt", pickle.dumps(shadowed, 2))).get("a") == 1
+
+
+def test_zip_bomb(tmp_path):
+    bomb = archive(tmp_path / "bomb.pt", b"\0" * 50_000_000, method=zipfile.ZIP_DEFLATED)
+    assert bomb.stat().st_size < 60_000
+    with pytest.raises(ValueError, match="zip bomb"):
+        read_torch(bomb)
+    with pytest.raises(ValueError, match="unpacks to 50000000 bytes, more than max_bytes=1000000"):
+        read_torch(bomb, max_bytes=1_000_000)
+
+
+def test_a_stride_of_zero_cannot_build_more_than_max_bytes(tmp_path):
+    huge = tensor_pickle(size=(10**6, 10**6), stride=(0, 0))
+    with pytest.raises(ValueError, match="more arrays than max_bytes"):
+        read_torch(archive(tmp_path / "a.pt", huge, [("data/0", SIX.tobytes())]))
+
+
+def test_truncated_at_any_point(tmp_path):
+    whole = archive(tmp_path / "a.pt", tensor_pickle(), [("data/0", SIX.tobytes())]).read_bytes()
+    for keep in (5, len(whole) // 2, len(whole) - 1):
+        cut = tmp_path / "cut.pt"
+        cut.write_bytes(whole[:keep])
+        with pytest.raises(ValueError, match="truncated"):
+            read_torch(cut)
+
+
+def test_a_flipped_byte_is_noticed(tmp_path):
+    path = archive(tmp_path / "a.pt", tensor_pickle(), [("data/0", SIX.tobytes())])
+    content = path.read_bytes()
+    assert content.count(SIX.tobytes()) == 1
+    path.write_bytes(content.replace(SIX.tobytes(), SIX.tobytes()[:-1] + b"\x01"))
+    with pytest.raises(ValueError, match="damaged"):
+        read_torch(path)
+
+
+@pytest.mark.parametrize(
+    ("pickled", "records", "reason"),
+    [
+        (tensor_pickle(), [], "lacks its record archive/data/0"),
+        (tensor_pickle(), [("data/0", SIX[:5].tobytes())], r"shape \(2, 3\) beyond the end"),
+        (tensor_pickle(), [("data/0", b"123")], "malformed"),
+        (tensor_pickle(offset=-1), [("data/0", SIX.tobytes())], "without a valid storage, size or stride"),
+        (
+            tensor_pickle(stride=(3, -1)),
+            [("data/0", SIX.tobytes())],
+            "without a valid storage, size or stride",
+        ),
+        (tensor_pickle()[:-20], [("data/0", SIX.tobytes())], "malformed"),
+        (b"", [], "malformed"),
+        (pickle.dumps([1, 2]), [], "holds a list; expected a dictionary"),
+    ],
+)
+def test_bad_content_gets_its_reason(tmp_path, pickled, records, reason):
+    with pytest.raises(ValueError, match=reason):
+        read_torch(archive(tmp_path / "a.pt", pickled, records))
+
+
+@pytest.mark.parametrize(
+    ("content", "reason"),
+    [
+        (pickle.dumps({"w": 1}), "legacy checkpoint"),
+        (b"RIFF....WAVE", "not a PyTorch zip checkpoint"),
+        (b"", "not a PyTorch zip checkpoint"),
+    ],
+)
+def test_files_that_are_no_zip(tmp_path, content, reason):
+    (tmp_path / "a.pt").write_bytes(content)
+    with pytest.raises(ValueError, match=reason):
+        read_torch(tmp_path / "a.pt")
+
+
+def test_a_zip_of_something_else_and_no_file(tmp_path):
+    other = io.BytesIO()
+    with zipfile.ZipFile(other, "w") as out:
+        out.writestr("readme.txt", "hello")
+    (tmp_path / "a.pt").write_bytes(other.getvalue())
+    with pytest.raises(ValueError, match=r"0 records data\.pkl"):
+        read_torch(tmp_path / "a.pt")
+    with pytest.raises(ValueError, match="is not a file"):
+        read_torch(tmp_path / "absent.pt")
+
+
+def test_strict_load_names_every_difference():
+    tensors = {"a": np.zeros((2, 3)), "b": np.zeros(4), "extra": np.zeros(1), "steps": np.array(7)}
+    shapes = {"a": (3, 2), "b": (4,), "c": (1,)}
+    with pytest.raises(
+        ValueError, match=r"missing c; left over extra; misshapen a \(2, 3\), expected \(3, 2\)"
+    ):
+        strict_load(tensors, shapes, ignore=("steps",))
+    loaded = strict_load({"b": np.ones(4), "steps": np.array(7)}, {"b": (4,)}, ignore=("steps",))
+    assert list(loaded) == ["b"] and loaded["b"].dtype == np.float32
+
+
+def test_weights_that_are_not_finite_are_named():
+    with pytest.raises(ValueError, match="not finite in b, c;"):
+        check_finite({"a": np.zeros(2), "b": np.array([0, np.nan]), "c": np.array([np.inf])})
+    with pytest.raises(ValueError, match="not finite in b"):
+        strict_load({"b": np.array([np.nan])}, {"b": (1,)})

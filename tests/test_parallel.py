@@ -1,0 +1,64 @@
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+
+from jaxhack.parallel import mapped
+
+WEIGHT = np.random.default_rng(0).normal(size=(16, 16)).astype(np.float32)
+
+
+def one(x, y):
+    return {"a": jnp.tanh(WEIGHT @ x), "b": jnp.sum(x) + y}
+
+
+def batch(n):
+    rng = np.random.default_rng(n)
+    return jnp.asarray(rng.normal(size=(n, 16)), jnp.float32), jnp.arange(n, dtype=jnp.float32)
+
+
+@pytest.mark.parametrize("n", [1, 3, 8, 13])
+@pytest.mark.parametrize("chunk", [None, 2])
+@pytest.mark.parametrize("jit", [False, True])
+def test_equals_a_loop(n, chunk, jit):
+    x, y = batch(n)
+    run = mapped(one, chunk=chunk)
+    out = (jax.jit(run) if jit else run)(x, y)
+    for i in range(n):
+        want = one(x[i], y[i])
+        np.testing.assert_allclose(out["a"][i], want["a"], atol=1e-5)
+        np.testing.assert_allclose(out["b"][i], want["b"], atol=1e-5)
+
+
+def test_outer_vmaps_join_one_axis_in_any_order():
+    x, y = batch(5)
+    xs = jnp.stack([x, 2 * x, x + 1])
+    run = mapped(one)
+    inner = jax.jit(jax.vmap(run, (0, None)))(xs, y)["b"]
+    np.testing.assert_allclose(inner, xs.sum(-1) + y, atol=1e-4)
+    outer = jax.jit(jax.vmap(run, (1, None), 1))(xs, jnp.arange(3.0))["b"]
+    np.testing.assert_allclose(outer, xs.sum(-1) + jnp.arange(3.0)[:, None], atol=1e-4)
+    twice = jax.jit(jax.vmap(jax.vmap(run, (0, None)), (None, 0)))(xs, jnp.stack([y, -y]))["b"]
+    np.testing.assert_allclose(twice[1], xs.sum(-1) - y, atol=1e-4)
+
+
+def test_every_device_takes_part_and_none_changes_a_bit():
+    assert jax.device_count() == 8
+    x, y = batch(13)
+    out = jax.jit(mapped(one))(x, y)
+    alone = jax.jit(lambda x, y: jax.lax.map(lambda v: one(*v), (x, y)))(x, y)
+    np.testing.assert_array_equal(out["a"], alone["a"])
+    padded = jax.jit(mapped(one))(x[:8], y[:8])
+    assert len(padded["a"].sharding.device_set) == 8
+
+
+def test_weights_may_be_arguments_of_the_program():
+    x, y = batch(4)
+    run = jax.jit(lambda w, x, y: jax.vmap(mapped(lambda a, b: w @ a + b), (0, None))(x[None], y))
+    np.testing.assert_allclose(run(WEIGHT, x, y)[0], x @ WEIGHT.T + y[:, None], rtol=1e-5, atol=1e-5)
+
+
+def test_gradients_inside_the_mapped_function():
+    x, y = batch(4)
+    grad = jax.jit(mapped(jax.grad(lambda a, b: jnp.sum(a**2) * b)))(x, y)
+    np.testing.assert_allclose(grad, 2 * x * y[:, None], rtol=1e-6)

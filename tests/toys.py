@@ -1,0 +1,45 @@
+"""A codec and predictors small enough to know the right answer by hand."""
+
+import jax.numpy as jnp
+import numpy as np
+
+from jaxhack.types import Codec, Predictor
+
+HOP, CHANNELS, RATE = 16, 8, 16000
+TARGET = np.random.default_rng(5).normal(size=CHANNELS).astype(np.float32)
+
+
+def codec() -> Codec:
+    """Each frame of 16 samples keeps its first 8; the decoder repeats them. The gain is a weight."""
+
+    def encode(params, wav):
+        wav = jnp.pad(wav, (0, -wav.shape[0] % HOP))
+        return wav.reshape(-1, HOP)[:, :CHANNELS] * params["gain"]
+
+    def decode(params, z):
+        return jnp.concatenate([z, z], 1).reshape(-1) / params["gain"]
+
+    return Codec(
+        "toy", RATE, HOP, CHANNELS, {"gain": jnp.float32(2.0)}, encode, decode, weights={"toy.bin": "0" * 64}
+    )
+
+
+def predictor(differentiable: bool = True) -> Predictor:
+    """3 + 40 ⟨mean frame, target⟩ over the valid frames: an offset along the target is the best attack."""
+
+    def heads(params, wav, length):
+        frames = wav[: wav.shape[0] // HOP * HOP].reshape(-1, HOP)[:, :CHANNELS]
+        valid = (jnp.arange(frames.shape[0]) < length // HOP)[:, None]
+        mean = jnp.sum(jnp.where(valid, frames, 0.0), 0) / jnp.maximum(length // HOP, 1).astype(wav.dtype)
+        score = 3.0 + 40.0 * jnp.dot(mean, params)
+        return jnp.where(length >= HOP, score, jnp.nan)[None]
+
+    return Predictor("toy", RATE, jnp.asarray(TARGET), heads, ("score",), (1.0, 5.0), differentiable, HOP)
+
+
+def speechlike(seconds: float, seed: int, rate: int = RATE) -> np.ndarray:
+    """Noise under a slow envelope, peak near 0.3: has silent and active frames. ``[T]`` float32."""
+    rng = np.random.default_rng(seed)
+    n = round(seconds * rate)
+    envelope = 0.5 + 0.5 * np.sin(2 * np.pi * 2.0 * np.arange(n) / rate + rng.uniform(0, 6))
+    return (0.1 * envelope * rng.normal(size=n)).clip(-1, 1).astype(np.float32)
