@@ -1,0 +1,186 @@
+"""A run's results from its stored files alone: ``summary.json``, ``table.csv``, ``report.html``, a terminal table.
+
+Nothing is computed again that a model computes: the same files give the same bytes, on any machine.
+"""
+
+import csv
+import io
+import json
+import math
+import os
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+from rich.table import Table
+
+from jaxhack import checks, rows, run
+from jaxhack.checks import known
+from jaxhack.report import page
+from jaxhack.stats.success import summary as summarise
+from jaxhack.stats.success import tau_sweep
+
+TAUS = tuple(round(0.1 * i, 1) for i in range(1, 11))  # MOS; the paper's sweep
+
+__all__ = ["make", "table"]
+
+
+def make(folder: str | Path) -> dict[str, Any]:
+    """Writes a run's summary, table and report beside its rows.
+
+    Args:
+      folder: holds ``run.json`` and ``rows.parquet``; ``training.jsonl``, ``inputs.json`` and
+        ``examples/examples.json`` are used where they are.
+
+    Returns:
+      What ``summary.json`` holds: ``configuration``, ``versions``, ``weights``, ``inputs``, the success rates of
+      :func:`jaxhack.stats.success.summary`, ``tau_sweep`` and ``warnings``. Undefined numbers are None.
+
+    Raises:
+      ValueError: if the folder holds no finished run.
+    """
+    folder = Path(folder)
+    stored = _read(folder / "run.json")
+    if not stored or not (folder / "rows.parquet").exists():
+        raise ValueError(f"{folder} holds no finished run (run.json, rows.parquet): finish it with --resume first.")
+    record, found = stored["record"], rows.read(folder / "rows.parquet")
+    training, noted = _lines(folder / "training.jsonl"), _read(folder / "inputs.json") or {}
+    tau, margins = record["settings"]["tau"], record["panel"]
+    success = plain(summarise(found, tau, margins))
+    result = {
+        "configuration": {k: v for k, v in record.items() if k not in ("train", "test")},
+        "versions": stored["versions"],
+        "weights": {**record["predictor"]["weights"], **record["space"]["weights"]},
+        "inputs": {
+            "train": len(record["train"]),
+            "test": len(record["test"]),
+            "unread": list(noted.get("unread") or []),
+        },
+        **success,
+        "tau_sweep": plain(_sweep(found, sorted({*TAUS, tau}), margins)),
+        "warnings": [*checks.warnings(record, found, success, training), *(noted.get("warnings") or [])],
+    }
+    run.write_json(folder / "summary.json", result)
+    _write(folder / "table.csv", _csv(result))
+    examples = page.examples(folder / "examples", _read(folder / "examples" / "examples.json") or [])
+    _write(folder / "report.html", page.html(result, found, training, examples))
+    return result
+
+
+def table(summary: Mapping[str, Any]) -> Table:
+    """The success rates for a terminal of 80 columns.
+
+    Args:
+      summary: as :func:`make` returns it.
+    """
+    made = Table(
+        box=None,
+        pad_edge=False,
+        padding=(0, 2, 0, 0),
+        caption_justify="left",
+        caption="hacked: share with gain > τ that the panel calls worse; naive: against the raw "
+        "input; worse: share the panel calls worse; gain: mean, MOS; undet.: no verdict. "
+        f"The chain alone moves the score by {page.number(summary['offset'], '+.2f')} MOS.",
+    )
+    made.add_column("attacker", min_width=26, max_width=26)
+    for head in ("hacked", "95 %", "naive", "worse", "gain", "n", "undet."):
+        made.add_column(head, justify="right", no_wrap=True)
+    for block in page.blocks(summary):
+        if block and made.row_count:
+            made.add_row()
+        for entry in block:
+            made.add_row(*_cells(entry), style="bold" if entry["role"] == "worst attacker" else None)
+    return made
+
+
+def plain(value: Any) -> Any:
+    """The same with JSON's own types: numbers that are not finite become None, tuples and arrays lists."""
+    if isinstance(value, Mapping):
+        return {str(k): plain(v) for k, v in value.items()}
+    if hasattr(value, "tolist"):
+        return plain(value.tolist())
+    if isinstance(value, list | tuple):
+        return [plain(v) for v in value]
+    return None if isinstance(value, float) and not math.isfinite(value) else value
+
+
+def _cells(entry: Mapping[str, Any]) -> list[str]:
+    low, high = entry["interval"]
+    between = f"{low:.2f}–{high:.2f}" if known(low) and known(high) else "–"
+    numbers = [
+        page.number(entry[key], fmt)
+        for key, fmt in (
+            ("attack_success_rate", ".3f"),
+            ("attack_success_rate_naive", ".3f"),
+            ("degraded_rate", ".3f"),
+            ("mean_gain", "+.2f"),
+            ("n", "d"),
+            ("n_undetermined", "d"),
+        )
+    ]
+    return [entry["label"], numbers[0], between, *numbers[1:]]
+
+
+def _sweep(found: Sequence[Mapping[str, Any]], taus: Sequence[float], margins: Mapping[str, float]) -> list[dict]:
+    """Success rates by τ: ``tau, worst, mean, random, random_best``."""
+    made = []
+    for tau, success in zip(taus, tau_sweep(found, taus, margins), strict=True):
+        baselines = {a["attacker"]: a["attack_success_rate"] for a in success["attackers"] if a["baseline"]}
+        made.append(
+            {
+                "tau": tau,
+                "worst": success["worst_attack_success_rate"],
+                "mean": success["mean_attack_success_rate"],
+                "random": baselines.get("random"),
+                "random_best": baselines.get("random_best"),
+            }
+        )
+    return made
+
+
+def _csv(summary: Mapping[str, Any]) -> str:
+    """The table with every digit, one line per row of the report's."""
+    measures = list(summary["configuration"]["panel"])
+    plain_keys = ("attack_success_rate", "attack_success_rate_naive", "mean_gain", "mean_gain_naive", "degraded_rate")
+    counts = ("queries", "n", "n_undetermined", "n_failed")
+    out = io.StringIO()
+    writer = csv.writer(out, lineterminator="\n")
+    changes = [f"mean_change_{m}" for m in measures]
+    writer.writerow(["role", "attacker", "seed", *plain_keys, "interval_low", "interval_high", *changes, *counts])
+    for block in page.blocks(summary):
+        for e in block:
+            values = [e[k] for k in plain_keys] + e["interval"] + [e["mean_change"].get(m) for m in measures]
+            writer.writerow([e["role"], e["attacker"], e["seed"], *values, *(e[k] for k in counts)])
+    return out.getvalue()
+
+
+def _read(path: Path) -> Any:
+    """A JSON file's content; None where there is none.
+
+    Raises:
+      ValueError: naming the file, if it is not JSON.
+    """
+    if not path.exists():
+        return None
+    try:
+        return json.loads(path.read_text())
+    except ValueError as error:
+        raise ValueError(f"{path} is not valid JSON ({error}): repeat the run with --overwrite.") from error
+
+
+def _lines(path: Path) -> list[dict[str, Any]]:
+    """The lines of a JSON-lines file; a last one that a crash cut off is left out."""
+    made = []
+    for line in path.read_text().splitlines() if path.exists() else []:
+        try:
+            made.append(json.loads(line))
+        except ValueError:
+            break
+    return made
+
+
+def _write(path: Path, text: str) -> None:
+    """Writes a file, complete or not at all."""
+    part = path.with_name(path.name + ".part")
+    part.write_text(text, encoding="utf-8")
+    os.replace(part, path)

@@ -1,0 +1,209 @@
+"""Every warning once where it belongs, and none where nothing is amiss."""
+
+import copy
+
+import pytest
+
+from jaxhack import checks
+
+STEPS = 100
+
+
+def entry(attacker="grpo", seed=0, baseline=False, **changes):
+    return {
+        "attacker": attacker,
+        "seed": seed,
+        "baseline": baseline,
+        "attack_success_rate": 0.8,
+        "attack_success_rate_naive": 0.79,
+        "interval": [0.72, 0.87],
+        "mean_gain": 1.1,
+        "mean_gain_naive": 1.15,
+        "degraded_rate": 0.9,
+        "n": 100,
+        "n_undetermined": 0,
+        "n_failed": 0,
+        "queries": 65,
+    } | changes
+
+
+def random(**changes):
+    numbers = {"attack_success_rate": 0.1, "mean_gain": -0.1, "degraded_rate": 0.5, "queries": 0}
+    return entry("random", 0, True, **(numbers | changes))
+
+
+def random_best(**changes):
+    return entry("random_best", 0, True, **({"attack_success_rate": 0.4, "mean_gain": 0.3} | changes))
+
+
+RECORD = {
+    "settings": {"epsilon": 0.5, "tau": 0.3, "seeds": 2, "options": {}},
+    "predictor": {"name": "p", "scale": [1.0, 5.0]},
+    "test": ["a"] * 100,
+}
+ROW = {
+    "score_input": 3.0,
+    "score_reference": 3.1,
+    "score_attacked": 4.0,
+    "score_attacked_unrounded": 4.01,
+    "achieved_size": 0.5,
+    "clipped_samples": 0,
+}
+LINE = {
+    "reward": [3.5, 3.5],
+    "reward_sd": [0.3, 0.3],
+    "mu_rms": [50.0, 50.0],  # the raw length of a normalised mean drifts and means nothing
+    "sigma": [1.0, 1.0],
+    "log_ratio_sd": [0.2, 0.2],
+    "clip_fraction": [0.2, 0.2],
+    "groups_equal": [0.0, 0.0],
+    "groups_broken": [0.0, 0.0],
+}
+
+
+def run(record=None, rows=None, summary=None, training=None, attackers=None):
+    attackers = [entry(), entry(seed=1), random(), random_best()] if attackers is None else attackers
+    return checks.warnings(
+        RECORD if record is None else record,
+        [ROW, ROW] if rows is None else rows,
+        {"offset": 0.05, "attackers": attackers} | (summary or {}),
+        [LINE | {"step": i} for i in range(STEPS)] if training is None else training,
+    )
+
+
+def curves(**values):
+    """A log whose metrics follow ``function(share of the training done)`` for attacker 1."""
+    return [
+        LINE | {"step": i} | {k: [LINE[k][0], f(i / (STEPS - 1))] for k, f in values.items()} for i in range(STEPS)
+    ]
+
+
+def test_a_healthy_run_has_no_warnings():
+    assert run() == []
+
+
+def test_settings_are_changed_by_no_check():
+    record, rows = copy.deepcopy(RECORD), copy.deepcopy([ROW])
+    run(record=record, rows=rows)
+    assert record == RECORD and rows == [ROW]
+
+
+CASES = {
+    "nothing judged": (
+        {"attackers": [entry(n=0, n_failed=100, attack_success_rate=None, mean_gain=None, interval=[None, None])]},
+        "None of the 100 test utterances could be judged",
+    ),
+    "panel": (
+        {"attackers": [entry(degraded_rate=0.99), random(degraded_rate=0.96), random_best()]},
+        "The panel calls 99 % of the trained attackers' outputs worse than x̂, and 96 % of random directions",
+    ),
+    "weaker gain": (
+        {"attackers": [entry(), entry(seed=1, mean_gain=0.25), random(), random_best()]},
+        "Attacker 1 of 2 does not beat the best of 65 random directions "
+        "(success 0.80 against 0.40, mean gain +0.25 against +0.30 MOS)",
+    ),
+    "weaker rate": (
+        {"attackers": [entry(), entry(seed=1), random(), random_best(attack_success_rate=0.85)]},
+        "Attackers 0, 1 of 2 do not beat the best of 65 random directions (success 0.80, 0.80 against 0.85",
+    ),
+    "exploration": (
+        {"training": curves(reward_sd=lambda t: 0.34 * 0.001**t)},
+        "Attacker 1 hardly explores any more: the rewards of a group differ by",
+    ),
+    "clip fraction": (
+        {"training": curves(clip_fraction=lambda t: 0.3 + 0.4 * t)},
+        "Attacker 1 hardly explores any more: 68 % of its ratios are clipped at the end",
+    ),
+    "log ratio": ({"training": curves(log_ratio_sd=lambda t: 15 * t)}, "its log-ratio's sd is 14.3 at the end"),
+    "sigma": (
+        {"training": curves(sigma=lambda t: 1.0 - 0.99 * t)},
+        "Attacker 1 hardly explores any more: its mean (RMS 1) drowns its noise (σ 0.055)",
+    ),
+    "mean": (
+        {
+            "record": RECORD | {"settings": RECORD["settings"] | {"options": {"normalise_mean": False}}},
+            "training": [line | {"mu_rms": [1.0, line["mu_rms"][1]]} for line in curves(mu_rms=lambda t: 137 * t)],
+        },
+        "Attacker 1 hardly explores any more: its mean (RMS 131) drowns its noise (σ 1)",
+    ),
+    "broken groups": (
+        {"training": curves(groups_broken=lambda t: float(t == 0))},
+        "Attacker 1: 1 % of the training groups held a score that was not finite",
+    ),
+    "equal groups": (
+        {"training": curves(groups_equal=lambda t: 0.5)},
+        "Attacker 1: 50 % of the training groups had equal rewards",
+    ),
+    "undetermined": (
+        {"attackers": [entry(n=90, n_undetermined=7, n_failed=3), random(), random_best()]},
+        "10 % of the test utterances have no verdict (7 undetermined, 3 failed, 90 judged)",
+    ),
+    "few": (
+        {"attackers": [entry(n=20, interval=[0.58, 0.92]), random(), random_best()]},
+        "20 judged test utterances are few: the worst attacker's 95 % interval is 0.58–0.92",
+    ),
+    "spread": (
+        {"attackers": [entry(), entry(seed=1, attack_success_rate=0.55, attack_success_rate_naive=0.54), random()]},
+        "Attackers that differ only in their seed reach success rates from 0.55 to 0.80",
+    ),
+    "naive": (
+        {"attackers": [entry(attack_success_rate_naive=0.7), random(), random_best()]},
+        "Measured against the raw input the mean success rate would be 0.70 instead of 0.80",
+    ),
+    "offset": ({"summary": {"offset": -0.2}}, "The chain alone moves the score by -0.20 MOS on average"),
+    "ceiling": (
+        {"rows": [ROW | {"score_reference": 4.8}, ROW | {"score_reference": 4.7}]},
+        "The round trips score 4.75 on average where the scale ends at 5",
+    ),
+    "scale": (
+        {"rows": [ROW, ROW | {"score_attacked": 5.2, "score_attacked_unrounded": 5.2}]},
+        "1 of 2 rows hold a score outside the predictor's nominal scale 1–5 (lowest 3.00, highest 5.20)",
+    ),
+    "budget": ({"rows": [ROW, ROW | {"achieved_size": 0.500001}]}, "1 of 2 perturbations exceed the budget ε = 0.5"),
+    "rounding": (
+        {"rows": [ROW, ROW | {"score_attacked_unrounded": 4.04}]},
+        "Rounding to 16 bit changes the attacked score by more than τ/10 (0.03 MOS) in 1 of 2 rows (at most 0.04)",
+    ),
+    "clipping": (
+        {"rows": [ROW, ROW | {"clipped_samples": 31}]},
+        "1 of 2 attacked signals left ±1 and were clipped (at most 31 samples of one)",
+    ),
+}
+
+
+@pytest.mark.parametrize("name", CASES)
+def test_each_warning_alone(name):
+    changes, expected = CASES[name]
+    found = run(**changes)
+    assert len(found) == 1, found
+    assert found[0].startswith(expected) or expected in found[0]
+    assert found[0].endswith(".")
+
+
+NEAR_MISSES = {
+    "panel, random differs": {"attackers": [entry(degraded_rate=1.0), random(degraded_rate=0.94), random_best()]},
+    "same rate, higher gain": {"attackers": [entry(), random(), random_best(attack_success_rate=0.8)]},
+    "exploration": {"training": curves(reward_sd=lambda t: 0.3 * 0.2**t)},
+    "clip fraction": {"training": curves(clip_fraction=lambda t: 0.59)},
+    "a short log": {"training": curves(reward_sd=lambda t: 0.3 * 0.001**t)[:9]},
+    "undetermined": {"attackers": [entry(n=95, n_undetermined=5), random(), random_best()]},
+    "few": {"attackers": [entry(interval=[0.71, 0.9]), random(), random_best()]},
+    "offset": {"summary": {"offset": 0.15}},
+    "no offset": {"summary": {"offset": None}},
+    "scale": {"rows": [ROW | {"score_attacked": 5.0, "score_attacked_unrounded": 5.0}]},
+    "budget": {"rows": [ROW | {"achieved_size": 0.5 * (1 + 5e-7)}]},
+    "no baselines": {"attackers": [entry()]},
+    "no training": {"training": []},
+    "failed rows": {"rows": [ROW, dict.fromkeys(ROW)]},
+    "non-finite numbers": {"rows": [ROW, ROW | {"score_attacked": float("nan"), "score_attacked_unrounded": None}]},
+    "unlogged values": {"training": [{"step": i, "reward": [None, None]} for i in range(STEPS)]},
+}
+
+
+@pytest.mark.parametrize("name", NEAR_MISSES)
+def test_no_warning_short_of_the_limit(name):
+    assert run(**NEAR_MISSES[name]) == []
+
+
+def test_shares_are_never_rounded_to_all_or_nothing():
+    assert [checks.percent(x) for x in (0.0, 0.001, 0.862, 0.998, 1.0)] == ["0 %", "0.1 %", "86 %", "99.8 %", "100 %"]
