@@ -36,8 +36,6 @@ def evaluate(panel: Sequence[Measure], reference: Array, estimate: Array, length
     if len(set(names)) < len(names):
         raise ValueError(f"the measures of a panel need different names, got {names}")
     return {
-        measure.name: jnp.where(
-            length >= measure.min_samples, measure.fn(reference, estimate, length), jnp.nan
-        )
+        measure.name: jnp.where(length >= measure.min_samples, measure.fn(reference, estimate, length), jnp.nan)
         for measure in panel
     }
