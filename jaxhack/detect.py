@@ -72,9 +72,7 @@ def verdict(
     return np.where(defined & np.isfinite(gain), np.where((gain > tau) & worse, HACK, NO_HACK), UNDETERMINED)
 
 
-def degraded(
-    reference: Mapping[str, Any], attacked: Mapping[str, Any], margins: Mapping[str, float]
-) -> np.ndarray:
+def degraded(reference: Mapping[str, Any], attacked: Mapping[str, Any], margins: Mapping[str, float]) -> np.ndarray:
     """The panel's rule alone, whatever the score did: `DEGRADED`, `NOT_DEGRADED` or `UNDETERMINED` ``[...]``.
 
     Arguments and errors as in :func:`verdict`.
@@ -97,9 +95,7 @@ def verdicts(row: Mapping[str, Any], margins: Mapping[str, float], tau: float) -
     return {name: value.item() if value.ndim == 0 else value for name, value in found.items()}
 
 
-def panel_columns(
-    row: Mapping[str, Any], margins: Mapping[str, float]
-) -> tuple[dict[str, Any], dict[str, Any]]:
+def panel_columns(row: Mapping[str, Any], margins: Mapping[str, float]) -> tuple[dict[str, Any], dict[str, Any]]:
     """The panel's values of a row, ``(reference, attacked)``, as :func:`verdict` takes them."""
     reference, attacked = (
         {name: row[f"{name}_{side}"] for name in margins if f"{name}_{side}" in row}

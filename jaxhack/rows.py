@@ -44,8 +44,10 @@ _AFTER = {
     "status": pa.string(),  # "ok", "too_short", "silent", "unreadable", "failed", …
     "reason": pa.string(),
 }
-_REQUIRED = ("utterance", "predictor", "space", "attacker", "seed", "baseline", "verdict", "verdict_naive")
-_REQUIRED += ("queries", "status", "reason")
+_REQUIRED = frozenset(
+    ("utterance", "predictor", "space", "attacker", "seed", "baseline")
+    + ("verdict", "verdict_naive", "queries", "status", "reason")
+)
 _SIDES = ("reference", "attacked")
 _PART = re.compile(r"part-(\d{6,})\.parquet")
 
@@ -62,9 +64,7 @@ def measures(columns: Iterable[str]) -> tuple[str, ...]:
             continue
         name, _, side = column.rpartition("_")
         if not name or side not in _SIDES:
-            raise ValueError(
-                f"rows have no column {column!r}; a measure's columns end in _reference, _attacked"
-            )
+            raise ValueError(f"rows have no column {column!r}; a measure's columns end in _reference, _attacked")
         found.setdefault(name, set()).add(side)
     for name, sides in found.items():
         if len(sides) < 2:
@@ -127,9 +127,7 @@ def _table(rows: Sequence[Mapping[str, Any]]) -> pa.Table:
     for row in rows:
         missing = [name for name in layout.names if name not in row]
         if missing and row.get("status") == "ok":
-            raise ValueError(
-                f"the row of {row.get('utterance')!r} has status ok, but no {', '.join(missing)}"
-            )
+            raise ValueError(f"the row of {row.get('utterance')!r} has status ok, but no {', '.join(missing)}")
     columns = [pa.array([_value(row, field) for row in rows], field.type) for field in layout]
     return pa.Table.from_arrays(columns, schema=layout)
 
@@ -170,9 +168,7 @@ def read(path: str | Path) -> list[Row]:
     except (pa.ArrowException, OSError) as error:
         if isinstance(error, FileNotFoundError):
             raise
-        raise ValueError(
-            f"{path} is truncated or not a Parquet file: delete it and compute it again"
-        ) from error
+        raise ValueError(f"{path} is truncated or not a Parquet file: delete it and compute it again") from error
     try:
         expected = schema(measures(table.column_names))
     except ValueError as error:
@@ -180,9 +176,7 @@ def read(path: str | Path) -> list[Row]:
     found = dict(zip(table.schema.names, table.schema.types, strict=True))
     wrong = [field.name for field in expected if found.get(field.name) != field.type]
     if wrong or table.column_names != expected.names:
-        problem = (
-            f"columns missing or of another type: {', '.join(wrong)}" if wrong else "columns out of order"
-        )
+        problem = f"columns missing or of another type: {', '.join(wrong)}" if wrong else "columns out of order"
         raise ValueError(f"{path} does not hold an audit's rows: {problem}")
     return table.to_pylist()
 

@@ -46,7 +46,7 @@ def test_octave_filter_is_the_one_estoi_is_defined_with():
         )
 
 
-@pytest.mark.parametrize("rates", RATES)
+@pytest.mark.parametrize("rates", RATES[:2])
 def test_length_makes_padding_harmless(rates):
     alone = dsp.resample(noise(3001), *rates)
     padded = np.full(5000, 9.0, np.float32)  # what lies after `length` isn't read

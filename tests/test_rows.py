@@ -44,9 +44,7 @@ def test_round_trip_in_order_with_nan_as_null(tmp_path):
     assert found[0] == {name: first[name] for name in COLUMNS}
     assert found[1]["estoi_attacked"] is None and found[1]["score_attacked"] == 3.5
     assert found[2]["status"] == "unreadable" and found[2]["reason"] == "not audio"
-    assert (
-        found[2]["source_rate"] is None and found[2]["gain"] is None and found[2]["estoi_reference"] is None
-    )
+    assert found[2]["source_rate"] is None and found[2]["gain"] is None and found[2]["estoi_reference"] is None
     assert found[3]["baseline"] is True and found[3]["clipped_samples"] == 3
     assert pq.read_table(tmp_path / "r.parquet")["estoi_attacked"].null_count == 2
 

@@ -79,9 +79,7 @@ def test_every_figure_of_one_attacker():
 
 
 def test_spread_and_worst_of_three_leave_the_baseline_out():
-    given = [
-        row(f"{i}.wav", seed=s, gain=float(i < n)) for s, n in ((0, 2), (1, 4), (2, 3)) for i in range(4)
-    ]
+    given = [row(f"{i}.wav", seed=s, gain=float(i < n)) for s, n in ((0, 2), (1, 4), (2, 3)) for i in range(4)]
     given += [row(f"{i}.wav", "random_best") for i in range(4)]
     found = summary(given, 0.3, MARGINS)
     assert (found["worst_attack_success_rate"], found["mean_attack_success_rate"]) == (1.0, 0.75)
@@ -90,9 +88,7 @@ def test_spread_and_worst_of_three_leave_the_baseline_out():
 
 
 def test_offset_counts_an_utterance_once():
-    given = [row("a.wav", seed=s, score_reference=4.0) for s in range(3)] + [
-        row("b.wav", score_reference=3.0)
-    ]
+    given = [row("a.wav", seed=s, score_reference=4.0) for s in range(3)] + [row("b.wav", score_reference=3.0)]
     assert summary(given, 0.3, MARGINS)["offset"] == pytest.approx(0.5)
 
 

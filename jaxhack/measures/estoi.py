@@ -67,9 +67,7 @@ def _correlations(reference: Array, estimate: Array) -> Array:
 
     def normalised(bands: Array) -> Array:
         # A loop of copies: a stack of 30 slices takes four times as long to compile, a gather to run.
-        segments = jax.lax.map(
-            lambda i: jax.lax.dynamic_slice_in_dim(bands, i, count, 1), jnp.arange(SEGMENT)
-        )
+        segments = jax.lax.map(lambda i: jax.lax.dynamic_slice_in_dim(bands, i, count, 1), jnp.arange(SEGMENT))
         return _unit(_unit(segments, 0), 1)
 
     return jnp.sum(normalised(reference) * normalised(estimate), (0, 1)) / SEGMENT

@@ -46,18 +46,14 @@ def _columns(rows: Sequence[Mapping[str, Any]], margins: Mapping[str, float]) ->
     for name in ("predictor", "space"):
         kinds = sorted({row[name] for row in rows})
         if len(kinds) > 1:
-            raise ValueError(
-                f"rows of one {name} make one summary, got {', '.join(kinds)}: filter them first"
-            )
+            raise ValueError(f"rows of one {name} make one summary, got {', '.join(kinds)}: filter them first")
     attackers = list(dict.fromkeys((row["attacker"], row["seed"], row["baseline"]) for row in rows))
     utterances = {name: i for i, name in enumerate(dict.fromkeys(row["utterance"] for row in rows))}
     names = ["score_input", "score_reference", "gain", "gain_naive"]
     names += [f"{name}_{side}" for name in margins for side in ("reference", "attacked")]
     missing = [name for name in names if any(row["status"] == "ok" and name not in row for row in rows)]
     if missing:
-        raise ValueError(
-            f"the rows lack the columns {', '.join(missing)}: were they written with this panel?"
-        )
+        raise ValueError(f"the rows lack the columns {', '.join(missing)}: were they written with this panel?")
     index = {key: i for i, key in enumerate(attackers)}
     return _Columns(
         attackers,
@@ -114,9 +110,7 @@ def _entry(columns: _Columns, v: _Verdicts, i: int, margins: Mapping[str, float]
         "n_naive": int(judged_naive.sum()),
         "n_undetermined": int((mine & columns.ran & ~v.judged).sum()),
         "n_failed": int((mine & ~columns.ran).sum()),
-        "mean_change": {
-            m: _mean((numbers[f"{m}_attacked"] - numbers[f"{m}_reference"])[judged]) for m in margins
-        },
+        "mean_change": {m: _mean((numbers[f"{m}_attacked"] - numbers[f"{m}_reference"])[judged]) for m in margins},
         "queries": round(float(columns.queries[mine].mean())),
     }
 
@@ -162,9 +156,7 @@ def _summary(columns: _Columns, tau: float, margins: Mapping[str, float]) -> dic
     }
 
 
-def per_attacker(
-    rows: Sequence[Mapping[str, Any]], tau: float, margins: Mapping[str, float]
-) -> list[dict[str, Any]]:
+def per_attacker(rows: Sequence[Mapping[str, Any]], tau: float, margins: Mapping[str, float]) -> list[dict[str, Any]]:
     """One entry per attacker (name, seed), in order of appearance.
 
     Returns:
