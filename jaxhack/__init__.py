@@ -6,17 +6,22 @@ The names below are imported when they are first used, so that ``import jaxhack`
 import importlib
 from typing import Any
 
-_MODULES = ("audio", "inputs", "parallel", "registry", "scoring", "types", "weights")
-_FUNCTIONS = {"predictor": "registry", "codec": "registry", "score_files": "scoring"}
+_MODULES = (
+    *("attackers", "audio", "checks", "detect", "dsp", "inputs", "measures", "objective", "parallel", "registry"),
+    *("report", "rows", "scoring", "spaces", "stats", "types", "weights"),
+)
+_FUNCTIONS = {"audit": "audit", "predictor": "registry", "codec": "registry", "score_files": "scoring"}
 
 __all__ = [*_FUNCTIONS, *_MODULES]
 
 
 def __getattr__(name: str) -> Any:
+    if name in _FUNCTIONS:
+        value = getattr(importlib.import_module(f"jaxhack.{_FUNCTIONS[name]}"), name)
+        globals()[name] = value  # above all jaxhack.audit: the function, not the module that bears its name
+        return value
     if name in _MODULES:
         return importlib.import_module(f"jaxhack.{name}")
-    if name in _FUNCTIONS:
-        return getattr(importlib.import_module(f"jaxhack.{_FUNCTIONS[name]}"), name)
     raise AttributeError(f"module 'jaxhack' has no attribute {name!r}")
 
 

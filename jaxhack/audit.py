@@ -10,7 +10,7 @@ from typing import Any
 import jax
 import numpy as np
 
-from jaxhack import audio, crops, inputs, report, run
+from jaxhack import audio, crops, examples, inputs, report, run
 from jaxhack.attack import Setup, Weights
 from jaxhack.judgement import attack_test_set
 from jaxhack.measures.panel import default_panel
@@ -63,11 +63,12 @@ def audit(
     training, test, warnings = choose(paths, train_paths, test_paths, chosen)
     setup = Setup(predictor, codec, default_panel(codec.sample_rate), chosen, chosen.queries(len(test)))
     folder = run.open_run(Path(out), _record(setup, training, test), resume=resume, overwrite=overwrite)
-    if (folder / "rows.parquet").exists():
+    if (folder / "rows.parquet").exists():  # resumed after the last row: nothing is left to compute
         return report.make(folder)
     weights, states, unread = _train(setup, training, folder, observe)
-    attack_test_set(setup, weights, states, test, folder, observe)
     run.write_json(folder / "inputs.json", {"warnings": warnings, "unread": unread})
+    attack_test_set(setup, weights, states, test, folder, observe)
+    examples.write(setup, weights, states, test, folder)
     return report.make(folder)
 
 

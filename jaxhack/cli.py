@@ -11,6 +11,8 @@ from typing import Any, TextIO
 
 import click
 
+from jaxhack import progress
+
 # jax and what needs it are imported inside the commands: `jaxhack --help` is instant.
 
 
@@ -95,6 +97,72 @@ def reconstruct(paths, codec, out, models, form) -> None:
     click.echo(f"{made.name}: {made.sample_rate} Hz; its delay of {made.delay} samples is taken off", err=True)
     rows = work.reconstruct_files(made, utterances, folder)
     _finish(_write(rows, work.COLUMNS, form, sys.stdout, len(utterances)))
+
+
+@main.command(epilog="\b\nExample:\n  jaxhack audit recordings/ --predictor nisqa --space lyra --out runs/nisqa")
+@click.argument("paths", nargs=-1, metavar="[PATH]...", type=click.Path())
+@click.option("--predictor", metavar="NAME", required=True, help="A name, FILE.onnx, or package.module:function.")
+@click.option("--space", metavar="NAME", default="lyra", help="Codec whose latent is attacked.")
+@click.option("--attacker", metavar="NAME", default="grpo", help="grpo, or grpo-literal without its safeguard.")
+@click.option("--seeds", type=int, default=5, help="Attackers k that differ only in their seed.")
+@click.option("--steps", type=int, default=2000, help="Optimisation steps of each attacker.")
+@click.option("--batch", type=int, default=8, help="Crops in a step.")
+@click.option("--group", type=int, default=8, help="Actions drawn for a crop; at least 2.")
+@click.option("--crop-seconds", type=float, default=3.0, help="Length of a training crop, s.")
+@click.option("--epsilon", type=float, default=0.5, help="Size of the perturbation: RMS, in latent deviations.")
+@click.option("--tau", type=float, default=0.3, help="Gain that a hack exceeds, MOS.")
+@click.option("--train", "train_paths", multiple=True, metavar="PATH", help="Training recordings, with --test.")
+@click.option("--test", "test_paths", multiple=True, metavar="PATH", help="Recordings that no attacker sees.")
+@click.option("--limit", type=int, metavar="N", help="Recordings used in all.  [default: every one]")
+@click.option("--seed", type=int, default=0, help="Of the split, the attackers and the random directions.")
+@_models
+@click.option("--out", metavar="DIR", required=True, help="New folder for rows, summary, report and examples.")
+@click.option("--resume", is_flag=True, help="Continue an interrupted run.")
+@click.option("--overwrite", is_flag=True, help="Replace the run in DIR.")
+def audit(paths, predictor, space, models, **options) -> None:
+    """Measure how hackable a predictor is: train attackers, attack recordings that they never saw.
+
+    PATH is an audio file, a folder, a manifest (.csv, .jsonl) or a Kaldi list (.scp); all PATHs together are split by
+    speaker into a training and a test half. DIR holds rows.parquet, summary.json and report.html at the end.
+    """
+    from jaxhack import audit as work
+    from jaxhack import registry, settings
+
+    settings.Settings(**{k: v for k, v in options.items() if k in settings.FIELDS})  # refused before weights are read
+    codec = registry.codec(space, models=models)
+    made = registry.predictor(predictor, models=models)
+    with progress.display() as observe:
+        try:
+            summary = work.audit(paths, predictor=made, codec=codec, observe=observe, **options)
+        except KeyboardInterrupt:
+            raise click.ClickException(
+                f"Stopped; what was computed is kept: repeat with --resume, --out {options['out']}."
+            ) from None
+    _print_summary(summary, options["out"])
+    failed = len(summary["inputs"]["unread"]) + sum(a["n_failed"] for a in summary["attackers"][:1])
+    if failed:
+        sys.exit(1)
+
+
+@main.command(epilog="\b\nExample:\n  jaxhack report runs/nisqa")
+@click.argument("run", metavar="RUN", type=click.Path())
+def report(run) -> None:
+    """Make summary.json, table.csv and report.html anew from the stored rows of RUN; nothing is computed again."""
+    from jaxhack import report as work
+
+    _print_summary(work.make(run), run)
+
+
+def _print_summary(summary: dict[str, Any], out: str) -> None:
+    from rich.console import Console
+
+    from jaxhack import report as work
+
+    console = Console(width=None if sys.stdout.isatty() else 80)
+    console.print(work.table(summary))
+    for warning in summary["warnings"]:
+        console.print(f"Warning: {warning}", markup=False, highlight=False, style="yellow")
+    console.print(f"Report: {Path(out) / 'report.html'}", markup=False, highlight=False, soft_wrap=True)
 
 
 @main.group(invoke_without_command=True, epilog="\b\nExample:\n  jaxhack models get nisqa")

@@ -39,11 +39,10 @@ def attack_test_set(
     """
     parts = folder / "parts"
     run = jax.jit(partial(judge, setup))
-    key = jax.random.fold_in(jax.random.key(setup.settings.seed), 0x7E57)
     done = 0
-    for number, batch in enumerate(_batches(test, setup.codec.sample_rate)):
+    for number, batch in enumerate(batches(test, setup.codec.sample_rate)):
         if not rows.has_part(parts, number):
-            rows.write_part(parts, number, _judge_batch(setup, partial(run, weights, states), key, batch))
+            rows.write_part(parts, number, _judge_batch(setup, partial(run, weights, states), test_key(setup), batch))
         done += len(batch.members)
         observe("attack", done, len(test), {})
     found = rows.merge(parts)
@@ -52,7 +51,38 @@ def attack_test_set(
     rows.drop_parts(parts)
 
 
-def _batches(test: Sequence[Utterance], rate: int) -> Iterator[Batch]:
+class Loaded(NamedTuple):
+    """A batch in memory, filled up to :data:`BATCH` with empty waveforms, so that one program serves a length."""
+
+    wav: np.ndarray  # [BATCH, T] float32
+    length: np.ndarray  # [BATCH] int32, samples
+    keys: jax.Array  # [BATCH], by position in the test set: an utterance's attack depends on no other
+    clips: list[audio.Clip | str]  # what was read, or why it was not
+
+
+def load(batch: Batch, rate: int, key: jax.Array) -> Loaded:
+    """Reads a batch at `rate` Hz; `key` is the run's."""
+    wav, length = np.zeros((BATCH, batch.samples), np.float32), np.zeros(BATCH, np.int32)
+    clips: list[audio.Clip | str] = []
+    for i, (_, utterance) in enumerate(batch.members):
+        try:
+            clip = audio.read(utterance.path, sample_rate=rate)
+        except audio.AudioError as error:
+            clips.append(str(error))
+            continue
+        clips.append(clip)
+        length[i] = min(len(clip.wav), batch.samples)
+        wav[i, : length[i]] = clip.wav[: length[i]]
+    positions = [i for i, _ in batch.members] + [0] * (BATCH - len(batch.members))
+    return Loaded(wav, length, jax.vmap(partial(jax.random.fold_in, key))(jnp.asarray(positions)), clips)
+
+
+def test_key(setup: Setup) -> jax.Array:
+    """The key that attacks on the test set draw from."""
+    return jax.random.fold_in(jax.random.key(setup.settings.seed), 0x7E57)
+
+
+def batches(test: Sequence[Utterance], rate: int) -> Iterator[Batch]:
     """Groups utterances by padded length; those whose header cannot be read form batches of length 0."""
     groups: dict[int, list[tuple[int, Utterance]]] = {}
     for i, utterance in enumerate(test):
@@ -68,28 +98,15 @@ def _batches(test: Sequence[Utterance], rate: int) -> Iterator[Batch]:
 
 
 def _judge_batch(setup: Setup, run: Callable[..., Judged], key: jax.Array, batch: Batch) -> list[dict[str, Any]]:
-    """Reads, attacks and judges one batch; filled up to :data:`BATCH`, so that one program serves a length."""
-    rate, limit = setup.codec.sample_rate, round(MAX_SECONDS * setup.codec.sample_rate)
-    wav, length = np.zeros((BATCH, batch.samples), np.float32), np.zeros(BATCH, np.int32)
-    clips: list[audio.Clip | str] = []
-    for i, (_, utterance) in enumerate(batch.members):
-        try:
-            clip = audio.read(utterance.path, sample_rate=rate)
-        except audio.AudioError as error:
-            clips.append(str(error))
-            continue
-        clips.append(clip)
-        length[i] = min(len(clip.wav), limit, batch.samples)
-        wav[i, : length[i]] = clip.wav[: length[i]]
-    outcome = None
-    if length.any():
-        positions = jnp.asarray([i for i, _ in batch.members] + [0] * (BATCH - len(batch.members)))
-        keys = jax.vmap(partial(jax.random.fold_in, key))(positions)
-        outcome = jax.tree.map(np.asarray, run(jnp.asarray(wav), jnp.asarray(length), keys))
+    """Reads, attacks and judges one batch."""
+    loaded = load(batch, setup.codec.sample_rate, key)
+    judged = None
+    if loaded.length.any():
+        judged = jax.tree.map(np.asarray, run(loaded.wav, loaded.length, loaded.keys))
     made = []
-    for b, ((_, utterance), clip) in enumerate(zip(batch.members, clips, strict=True)):
+    for b, ((_, utterance), clip) in enumerate(zip(batch.members, loaded.clips, strict=True)):
         for a, arm in enumerate(arms(setup)):
-            measured = {} if outcome is None else _measured(outcome, a, b) | {"seconds": int(length[b]) / rate}
+            measured = {} if judged is None or isinstance(clip, str) else _measured(judged, a, b)
             made.append(_row(setup, utterance, arm, clip, measured))
     return made
 
@@ -110,7 +127,8 @@ def _row(
     if isinstance(clip, str):
         undecided = {"verdict": detect.UNDETERMINED, "verdict_naive": detect.UNDETERMINED}
         return row | undecided | {"status": "unreadable", "reason": clip}
-    row |= measured | {"source_rate": clip.source_rate, "resampled": clip.resampled}
+    attacked = min(clip.seconds, MAX_SECONDS)
+    row |= measured | {"seconds": attacked, "source_rate": clip.source_rate, "resampled": clip.resampled}
     return row | detect.verdicts(row, margins(setup.panel), setup.settings.tau) | _status(setup, row, clip)
 
 

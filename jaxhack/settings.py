@@ -1,11 +1,10 @@
 """An audit's settings, checked before anything is computed."""
 
-import difflib
 import math
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, fields
 from typing import Any
 
-from jaxhack import attackers
+from jaxhack import attackers, registry
 
 
 @dataclass(frozen=True)
@@ -40,11 +39,11 @@ class Settings:
         if not (math.isfinite(self.crop_seconds) and self.crop_seconds > 0):
             raise ValueError(f"crop_seconds must be a positive number, got {self.crop_seconds}.")
         if self.attacker not in attackers.TRAINABLE:
-            near = difflib.get_close_matches(self.attacker, attackers.TRAINABLE, cutoff=0) or list(
-                attackers.TRAINABLE
-            )
-            raise ValueError(f"No attacker is called {self.attacker!r}; the nearest known: {', '.join(near)}.")
+            raise ValueError(registry.unknown("attacker", self.attacker, attackers.TRAINABLE))
 
     def queries(self, test: int) -> int:
         """Forward scores per test utterance: an attacker's training shared out over them, and one to attack."""
         return math.ceil(self.steps * self.batch * self.group / test) + 1
+
+
+FIELDS = tuple(f.name for f in fields(Settings))

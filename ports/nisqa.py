@@ -14,6 +14,7 @@ C channels. Feature maps are laid out [H, W, N, C]: shifts along H and W move la
 """
 
 import hashlib
+import itertools
 import math
 import warnings
 from collections.abc import Mapping
@@ -412,7 +413,7 @@ def _read(paths: Mapping[str, Path], file: str, args: Mapping) -> tuple[dict[str
 
 def _shapes_cnn() -> dict[str, tuple[int, ...]]:
     shapes: dict[str, tuple[int, ...]] = {}
-    for i, (c, d) in enumerate(zip(_CHANNELS[:-1], _CHANNELS[1:], strict=True), start=1):
+    for i, (c, d) in enumerate(itertools.pairwise(_CHANNELS), start=1):
         shapes |= {f"cnn.model.conv{i}.weight": (d, c, 3, 3), f"cnn.model.conv{i}.bias": (d,)}
         shapes |= {f"cnn.model.bn{i}.{x}": (d,) for x in ("weight", "bias", "running_mean", "running_var")}
     return shapes

@@ -52,7 +52,7 @@ def test_random_needs_a_draw():
 
 @pytest.mark.parametrize("normalise_mean", [True, False])
 def test_grpo_finds_the_known_optimum(normalise_mean):
-    space, target, points = setup()
+    _space, target, points = setup()
     attacker = grpo(target, batch=4, hidden=32, normalise_mean=normalise_mean)
 
     def body(state, key):
@@ -79,7 +79,7 @@ def test_a_reward_that_never_changes_teaches_nothing():
 
 
 def test_a_broken_group_is_counted_and_changes_nothing():
-    space, target, points = setup()
+    space, _target, points = setup()
 
     def partly(p, wav, length):
         score = predictor().heads(p, wav, length)

@@ -1,0 +1,47 @@
+"""What a person watches while an audit runs, on standard error."""
+
+import sys
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from typing import Any
+
+STAGES = {"read": "reading", "train": "training", "attack": "attacking"}
+
+
+@contextmanager
+def display() -> Iterator[Callable[[str, int, int, dict[str, Any]], None]]:
+    """An observer of :func:`jaxhack.audit.audit`: bars in a terminal, a line now and then elsewhere."""
+    from rich.console import Console
+    from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
+
+    console = Console(stderr=True)
+    columns = (
+        TextColumn("{task.description:<9}"),
+        BarColumn(bar_width=20),
+        MofNCompleteColumn(),
+        TimeRemainingColumn(elapsed_when_finished=True),
+        TextColumn("{task.fields[figures]}"),
+    )
+    last: dict[str, int] = {}
+    with Progress(*columns, console=console, disable=not sys.stderr.isatty()) as bars:
+        tasks: dict[str, Any] = {}
+
+        def observe(stage: str, done: int, total: int, metrics: dict[str, Any]) -> None:
+            name, figures = STAGES[stage], _figures(metrics)
+            if stage not in tasks:
+                tasks[stage] = bars.add_task(name, total=total, figures="")
+            bars.update(tasks[stage], completed=done, total=total, figures=figures)
+            tenth = done * 10 // max(total, 1)
+            if bars.disable and tenth != last.get(stage):
+                last[stage] = tenth
+                console.print(f"{name} {done}/{total} {figures}".rstrip(), highlight=False, soft_wrap=True)
+
+        yield observe
+
+
+def _figures(metrics: dict[str, Any]) -> str:
+    """The newest step's means over attackers."""
+    if not metrics:
+        return ""
+    reward, spread = (float(metrics[k][-1].mean()) for k in ("reward", "reward_sd"))
+    return f"reward {reward:.3f} ± {spread:.3f} in a group"
