@@ -96,9 +96,7 @@ def agreement(ours: dict, theirs: dict) -> dict[str, float]:
         a, b = (np.asarray(side[task][0]()).ravel() for side in (ours, theirs))
         found[task] = float(np.corrcoef(a, b)[0, 1])
         if not found[task] >= least:
-            raise ValueError(
-                f"The two sides do not agree, so timing them says nothing: {task} {found[task]:.3f}."
-            )
+            raise ValueError(f"The two sides do not agree, so timing them says nothing: {task} {found[task]:.3f}.")
     return found
 
 

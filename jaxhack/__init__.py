@@ -10,16 +10,14 @@ _MODULES = (
     *("attackers", "audio", "checks", "detect", "dsp", "inputs", "measures", "objective", "parallel", "registry"),
     *("report", "rows", "scoring", "spaces", "stats", "types", "weights"),
 )
-_FUNCTIONS = {"audit": "audit", "predictor": "registry", "codec": "registry", "score_files": "scoring"}
+_FUNCTIONS = {"audit": "auditing", "predictor": "registry", "codec": "registry", "score_files": "scoring"}
 
 __all__ = [*_FUNCTIONS, *_MODULES]
 
 
 def __getattr__(name: str) -> Any:
     if name in _FUNCTIONS:
-        value = getattr(importlib.import_module(f"jaxhack.{_FUNCTIONS[name]}"), name)
-        globals()[name] = value  # above all jaxhack.audit: the function, not the module that bears its name
-        return value
+        return getattr(importlib.import_module(f"jaxhack.{_FUNCTIONS[name]}"), name)
     if name in _MODULES:
         return importlib.import_module(f"jaxhack.{name}")
     raise AttributeError(f"module 'jaxhack' has no attribute {name!r}")

@@ -125,15 +125,14 @@ def audit(paths, predictor, space, models, **options) -> None:
     PATH is an audio file, a folder, a manifest (.csv, .jsonl) or a Kaldi list (.scp); all PATHs together are split by
     speaker into a training and a test half. DIR holds rows.parquet, summary.json and report.html at the end.
     """
-    from jaxhack import audit as work
-    from jaxhack import registry, settings
+    from jaxhack import auditing, registry, settings
 
     settings.Settings(**{k: v for k, v in options.items() if k in settings.FIELDS})  # refused before weights are read
     codec = registry.codec(space, models=models)
     made = registry.predictor(predictor, models=models)
     with progress.display() as observe:
         try:
-            summary = work.audit(paths, predictor=made, codec=codec, observe=observe, **options)
+            summary = auditing.audit(paths, predictor=made, codec=codec, observe=observe, **options)
         except KeyboardInterrupt:
             raise click.ClickException(
                 f"Stopped; what was computed is kept: repeat with --resume, --out {options['out']}."

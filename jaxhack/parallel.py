@@ -17,6 +17,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 from jax.custom_batching import custom_vmap
+from jax.extend.core import ClosedJaxpr, jaxpr_as_fun
 from jax.sharding import Mesh, PartitionSpec
 
 PyTree = Any
@@ -36,17 +37,40 @@ def mapped(fn: Callable, *, chunk: int | None = None) -> Callable:
       Not reverse-differentiable through ``vmap``; take gradients inside `fn`.
     """
 
+    def batched(*args):
+        shapes = jax.tree.map(lambda x: jax.ShapeDtypeStruct(jnp.shape(x)[1:], jnp.result_type(x)), args)
+        closed, out = jax.make_jaxpr(fn, return_shape=True)(*shapes)
+        run = _joining(closed.jaxpr, jax.tree.structure(out), chunk)
+        return run(tuple(closed.consts), tuple(jax.tree.leaves(args)))
+
+    return batched
+
+
+def _joining(jaxpr: Any, out: Any, chunk: int | None) -> Callable:
+    """``(shared, args [N]) -> out [N]``, whose ``vmap`` joins N.
+
+    What `fn` closed over comes as `shared`: a batching rule runs again inside loops, where what it closes over would
+    be out of reach.
+    """
+
     @custom_vmap
-    def run(*args):
-        return _run(fn, args, chunk)
+    def run(shared, args):
+        def one(leaves):
+            return jax.tree.unflatten(out, jaxpr_as_fun(ClosedJaxpr(jaxpr, shared))(*leaves))
+
+        return _run(one, args, chunk)
 
     @run.def_vmap
-    def _(axis_size, in_batched, *args):
-        args = jax.tree.map(lambda x, b: x if b else _repeat(x, axis_size), args, tuple(in_batched))
-        flat = jax.tree.map(lambda x: x.reshape(-1, *x.shape[2:]), args)
-        out = run(*flat)
-        out = jax.tree.map(lambda x: x.reshape(axis_size, -1, *x.shape[1:]), out)
-        return out, jax.tree.map(lambda _: True, out)
+    def _(axis_size, in_batched, shared, args):
+        shared_batched, args_batched = in_batched
+        args = tuple(x if b else _repeat(x, axis_size) for x, b in zip(args, args_batched, strict=True))
+        if any(shared_batched):  # as many functions as batch members: nothing to join
+            shared = tuple(x if b else _repeat(x, axis_size) for x, b in zip(shared, shared_batched, strict=True))
+            made = jax.lax.map(lambda pair: run(*pair), (shared, args))
+        else:
+            made = run(shared, tuple(x.reshape(-1, *x.shape[2:]) for x in args))
+            made = jax.tree.map(lambda x: x.reshape(axis_size, -1, *x.shape[1:]), made)
+        return made, jax.tree.map(lambda _: True, made)
 
     return run
 
@@ -55,11 +79,11 @@ def _repeat(x: jax.Array, times: int) -> jax.Array:
     return jnp.broadcast_to(x[None], (times, *x.shape))
 
 
-def _run(fn: Callable, args: tuple, chunk: int | None) -> PyTree:
+def _run(fn: Callable[[tuple], PyTree], args: tuple, chunk: int | None) -> PyTree:
     """Splits the leading axis over the devices, pads what does not divide, loops in chunks on each."""
     size = jax.tree.leaves(args)[0].shape[0]
     devices = jax.devices()
-    loop = partial(jax.lax.map, lambda example: fn(*example), batch_size=_chunk(chunk))
+    loop = partial(jax.lax.map, fn, batch_size=_chunk(chunk))
     if len(devices) == 1:
         return loop(args)
     padded = math.ceil(size / len(devices)) * len(devices)

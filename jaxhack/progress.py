@@ -10,7 +10,7 @@ STAGES = {"read": "reading", "train": "training", "attack": "attacking"}
 
 @contextmanager
 def display() -> Iterator[Callable[[str, int, int, dict[str, Any]], None]]:
-    """An observer of :func:`jaxhack.audit.audit`: bars in a terminal, a line now and then elsewhere."""
+    """An observer of :func:`jaxhack.audit`: bars in a terminal, a line now and then elsewhere."""
     from rich.console import Console
     from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
 

@@ -44,10 +44,8 @@ _AFTER = {
     "status": pa.string(),  # "ok", "too_short", "silent", "unreadable", "failed", …
     "reason": pa.string(),
 }
-_REQUIRED = frozenset(
-    ("utterance", "predictor", "space", "attacker", "seed", "baseline")
-    + ("verdict", "verdict_naive", "queries", "status", "reason")
-)
+_ALWAYS = "utterance predictor space attacker seed baseline verdict verdict_naive queries status reason"
+_REQUIRED = frozenset(_ALWAYS.split())
 _SIDES = ("reference", "attacked")
 _PART = re.compile(r"part-(\d{6,})\.parquet")
 

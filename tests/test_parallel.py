@@ -62,3 +62,24 @@ def test_gradients_inside_the_mapped_function():
     x, y = batch(4)
     grad = jax.jit(mapped(jax.grad(lambda a, b: jnp.sum(a**2) * b)))(x, y)
     np.testing.assert_allclose(grad, 2 * x * y[:, None], rtol=1e-6)
+
+
+def test_a_loop_inside_a_vmap_may_call_it():
+    x, y = batch(4)
+
+    def program(w, x):
+        run = mapped(lambda a, b: w @ a + b)
+
+        def total(row):
+            return jax.lax.scan(lambda c, s: (c + run(s * row[None], y[:1])[0], None), row, jnp.arange(1.0, 4.0))[0]
+
+        return jax.vmap(total)(x)
+
+    np.testing.assert_allclose(jax.jit(program)(WEIGHT, x), x + 6 * x @ WEIGHT.T + 3 * y[0], rtol=1e-4, atol=1e-4)
+
+
+def test_as_many_functions_as_batch_members():
+    x, y = batch(4)
+    weights = jnp.stack([WEIGHT, 2 * WEIGHT])
+    out = jax.jit(jax.vmap(lambda w: mapped(lambda a, b: w @ a + b)(x, y)))(weights)
+    np.testing.assert_allclose(out[1], 2 * x @ WEIGHT.T + y[:, None], rtol=1e-4, atol=1e-4)
