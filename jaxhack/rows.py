@@ -44,10 +44,8 @@ _AFTER = {
     "status": pa.string(),  # "ok", "too_short", "silent", "unreadable", "failed", …
     "reason": pa.string(),
 }
-_REQUIRED = frozenset(
-    ("utterance", "predictor", "space", "attacker", "seed", "baseline")
-    + ("verdict", "verdict_naive", "queries", "status", "reason")
-)
+_REQUIRED = frozenset(_BEFORE) - {name for name, kind in _BEFORE.items() if kind == pa.float64()}
+_REQUIRED |= {"verdict", "verdict_naive", "queries", "status", "reason"}
 _SIDES = ("reference", "attacked")
 _PART = re.compile(r"part-(\d{6,})\.parquet")
 
