@@ -17,7 +17,7 @@ from jaxhack.measures.panel import default_panel
 from jaxhack.parallel import mapped
 from jaxhack.settings import Settings
 from jaxhack.spaces import latent_statistics
-from jaxhack.training import attacker_keys, train
+from jaxhack.training import train
 from jaxhack.types import Codec, Predictor, PyTree
 
 Observer = Callable[[str, int, int, dict[str, Any]], None]  # stage, done, total, figures to show
@@ -163,7 +163,8 @@ def _train(
             setup.attacker,
             weights,
             points,
-            keys=attacker_keys(settings.seed, settings.seeds),
+            seed=settings.seed,
+            attackers=settings.seeds,
             steps=settings.steps,
             batch=settings.batch,
             folder=folder,

@@ -16,11 +16,6 @@ from jaxhack.types import Attacker, PyTree
 HOST_STEP = 10  # steps between two visits of the host: what a crash can lose
 
 
-def attacker_keys(seed: int, attackers: int) -> jax.Array:
-    """One key per attacker; attacker i's key does not depend on how many train beside it."""
-    return jax.vmap(partial(jax.random.fold_in, jax.random.key(seed)))(jnp.arange(attackers))
-
-
 def host_step_size(steps: int) -> int:
     """The largest number up to :data:`HOST_STEP` that divides `steps`, so that one program serves them all."""
     return next(n for n in range(min(HOST_STEP, steps), 0, -1) if steps % n == 0)
@@ -31,13 +26,14 @@ def train(
     weights: PyTree,
     crops: Crops,
     *,
-    keys: jax.Array,
+    seed: int,
+    attackers: int,
     steps: int,
     batch: int,
     folder: Path,
     observe: Callable[[int, dict[str, np.ndarray]], None] = lambda step, metrics: None,
 ) -> PyTree:
-    """Trains one attacker per key on its own random batches, all in one program.
+    """Trains k attackers, each on its own random batches, all in one program.
 
     Every host step writes a checkpoint and a line per step to ``training.jsonl``. A folder that holds a checkpoint is
     continued from it and ends where an unbroken run would have ended.
@@ -46,7 +42,8 @@ def train(
       build: weights -> Attacker; called inside the compiled program, so that weights are its arguments.
       weights: of codec and predictor.
       crops: training points.
-      keys: ``[k]``, see :func:`attacker_keys`.
+      seed: of the run; attacker i draws from (seed, i), however many train beside it.
+      attackers: their number k.
       steps: optimisation steps.
       batch: crops B of one step.
       folder: where checkpoints and ``training.jsonl`` live.
@@ -55,7 +52,8 @@ def train(
     Returns:
       The trained states, leading axis k.
     """
-    index_keys, init_keys, step_keys = (jax.vmap(partial(jax.random.fold_in, data=i))(keys) for i in range(3))
+    keys = jax.vmap(partial(jax.random.fold_in, jax.random.key(seed)))(jnp.arange(attackers))
+    init_keys, step_keys = (jax.vmap(partial(jax.random.fold_in, data=i))(keys) for i in range(2))
     states = jax.device_get(jax.jit(lambda w, k: jax.vmap(build(w).init)(k))(weights, init_keys))
     span = host_step_size(steps)
 
@@ -80,7 +78,7 @@ def train(
         log = folder / "training.jsonl"
         _keep_lines(log, done)
         for first in range(done, steps, span):
-            points = crops.take(_indices(index_keys, first, span, batch, crops.size))
+            points = crops.take(_indices(seed, attackers, range(first, first + span), batch, crops.size))
             states, metrics = jax.device_get(advance(weights, states, jnp.int32(first), points))
             metrics = {name: np.asarray(value) for name, value in metrics.items()}
             with log.open("a") as f:
@@ -91,14 +89,13 @@ def train(
     return states
 
 
-def _indices(keys: jax.Array, first: int, span: int, batch: int, size: int) -> np.ndarray:
-    """Crops of steps ``first … first + span − 1``: ``[span, k, batch]``; repeats only when there are too few."""
+def _indices(seed: int, attackers: int, steps: range, batch: int, size: int) -> np.ndarray:
+    """Crops of every step and attacker: ``[steps, k, batch]``; repeats within a batch only when there are too few."""
 
-    def draw(step, key):
-        return jax.random.choice(jax.random.fold_in(key, step), size, (batch,), replace=size < batch)
+    def draw(attacker: int, step: int) -> np.ndarray:
+        return np.random.default_rng((seed, attacker, step)).choice(size, batch, replace=size < batch)
 
-    grid = jax.vmap(jax.vmap(draw, (None, 0)), (0, None))
-    return np.asarray(grid(first + jnp.arange(span), keys))
+    return np.stack([[draw(attacker, step) for attacker in range(attackers)] for step in steps])
 
 
 def _jsonable(metrics: dict[str, np.ndarray], i: int) -> dict[str, list[float | None]]:

@@ -1,6 +1,7 @@
 """Every test runs under 8 emulated CPU devices and strict dtype promotion."""
 
 import os
+import tempfile
 
 os.environ["XLA_FLAGS"] = os.environ.get("XLA_FLAGS", "") + " --xla_force_host_platform_device_count=8"
 
@@ -11,6 +12,13 @@ import pytest
 
 # Eight emulated devices on two cores: programs queued behind each other could starve a collective for good.
 jax.config.update("jax_cpu_enable_async_dispatch", False)
+
+# Programs compiled once serve every test and subprocess of this session.
+_CACHE = tempfile.TemporaryDirectory(prefix="jaxhack-xla-")
+os.environ["JAX_COMPILATION_CACHE_DIR"] = _CACHE.name
+os.environ["JAX_PERSISTENT_CACHE_MIN_COMPILE_TIME_SECS"] = "0.1"
+jax.config.update("jax_compilation_cache_dir", _CACHE.name)
+jax.config.update("jax_persistent_cache_min_compile_time_secs", 0.1)
 
 SHARED = Path(__file__).resolve().parents[2] / "shared"
 

@@ -1,0 +1,252 @@
+"""The whole job on a toy codec and a toy predictor: rows, resume, budget, bad inputs."""
+
+import json
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import jax.numpy as jnp
+import numpy as np
+import pytest
+import toys
+
+import jaxhack as jh
+from jaxhack import audio, examples, rows
+
+pytestmark = pytest.mark.standard_promotion  # optax and orbax
+
+SETTINGS = {"seeds": 2, "steps": 12, "batch": 2, "group": 4, "crop_seconds": 0.5, "epsilon": 0.5}
+ARMS = [("grpo", 0), ("grpo", 1), ("random", 0), ("random_best", 0)]
+
+
+@pytest.fixture(scope="module")
+def clips(tmp_path_factory) -> Path:
+    """Eight clips of four speakers, 0.9 to 1.6 s."""
+    folder = tmp_path_factory.mktemp("clips")
+    names = [f"{speaker}{i}.wav" for speaker in "abcd" for i in (1, 2)]
+    for i, name in enumerate(names):
+        audio.write(folder / name, toys.speechlike(0.9 + 0.1 * i, i), toys.RATE)
+    (folder / "manifest.csv").write_text("file,speaker\n" + "".join(f"{n},{n[0]}\n" for n in names))
+    return folder
+
+
+def run(paths, out, **more):
+    options = {"predictor": toys.predictor(), "codec": toys.codec(), "out": out} | SETTINGS | more
+    return jh.audit([paths] if paths else (), **options)
+
+
+@pytest.fixture(scope="module")
+def done(clips, tmp_path_factory):
+    out = tmp_path_factory.mktemp("run") / "out"
+    return out, run(clips, out), rows.read(out / "rows.parquet")
+
+
+def same_rows(a, b, tolerance=0.0):
+    assert [(r["utterance"], r["attacker"], r["seed"]) for r in a] == [
+        (r["utterance"], r["attacker"], r["seed"]) for r in b
+    ]
+    for x, y in zip(a, b, strict=True):
+        for name, value in x.items():
+            if isinstance(value, float):
+                assert value == pytest.approx(y[name], abs=tolerance), name
+            else:
+                assert value == y[name], name
+
+
+def test_one_row_per_utterance_and_attacker_in_input_order(done):
+    out, _, found = done
+    record = json.loads((out / "run.json").read_text())["record"]
+    assert len(record["train"]) + len(record["test"]) == 8
+    assert not {name[0] for name in record["train"]} & {name[0] for name in record["test"]}
+    assert [(r["utterance"], r["attacker"], r["seed"]) for r in found] == [
+        (u, *arm) for u in record["test"] for arm in ARMS
+    ]
+    for row in found:
+        assert row["status"] == "ok" and row["reason"] == "" and row["source_rate"] == 16000
+        assert row["gain"] == pytest.approx(row["score_attacked"] - row["score_reference"])
+        assert row["gain_naive"] == pytest.approx(row["score_attacked"] - row["score_input"])
+        assert row["achieved_size"] <= 0.5 * (1 + 1e-6) and row["achieved_size"] == pytest.approx(0.5, rel=1e-5)
+        assert row["verdict"] in ("hack", "no_hack")
+    queries = {row["attacker"]: row["queries"] for row in found}
+    share = -(-12 * 2 * 4 // len(record["test"])) + 1
+    assert queries == {"grpo": share, "random": 0, "random_best": share}
+
+
+def test_the_summary_is_what_the_rows_say(done):
+    out, summary, found = done
+    assert summary == json.loads((out / "summary.json").read_text())
+    for entry in summary["attackers"]:
+        own = [r for r in found if (r["attacker"], r["seed"]) == (entry["attacker"], entry["seed"])]
+        hacks = sum(r["verdict"] == "hack" for r in own)
+        assert entry["attack_success_rate"] == pytest.approx(hacks / len(own)) and entry["n"] == len(own)
+        assert entry["mean_gain"] == pytest.approx(np.mean([r["gain"] for r in own]))
+        low, high = entry["interval"]
+        assert 0 <= low <= entry["attack_success_rate"] <= high <= 1
+    trained = [e["attack_success_rate"] for e in summary["attackers"] if not e["baseline"]]
+    assert summary["worst_attack_success_rate"] == max(trained)
+    assert summary["mean_attack_success_rate"] == pytest.approx(np.mean(trained))
+    again = jh.report.make(out)
+    assert again == summary
+
+
+def test_attackers_beat_a_blind_direction(done):
+    gains = {e["attacker"]: e["mean_gain"] for e in done[1]["attackers"]}
+    assert gains["grpo"] > gains["random"] + 0.1
+
+
+def test_examples_are_what_was_judged(done):
+    """Read back from disk, the attacked example scores what its row says: nothing lost, shifted or wrapped."""
+    out, _, found = done
+    listed = json.loads((out / "examples" / "examples.json").read_text())
+    assert [e["label"] for e in listed] == ["most hacked", "median", "least hacked"]
+    predictor = toys.predictor()
+    for entry in listed:
+        row = next(r for r in found if all(r[k] == entry[k] for k in ("utterance", "attacker", "seed")))
+        for part, column in {
+            "x": "score_input",
+            "reference": "score_reference",
+            "attacked": "score_attacked",
+        }.items():
+            wav = audio.read(out / "examples" / entry["files"][part]).wav
+            score = predictor.score(predictor.params, jnp.asarray(wav), jnp.int32(len(wav)))
+            assert float(score) == pytest.approx(row[column], abs=1e-4)
+            assert len(wav) / toys.RATE == pytest.approx(row["seconds"])
+
+
+def test_fewer_utterances_than_labels():
+    row = {"baseline": False, "status": "ok", "seed": 0, "verdict": "hack", "gain": 1.0}
+    assert [label for label, _ in examples.choose([row])] == ["median"]
+    assert examples.choose([row | {"status": "unreadable"}]) == []
+
+
+class Stop(Exception):
+    """Stands for Ctrl-C or a crash."""
+
+
+@pytest.mark.parametrize("stage,count", [("train", 1), ("attack", 1)])
+def test_resume_ends_with_the_rows_of_an_unbroken_run(clips, done, tmp_path, stage, count):
+    seen = []
+
+    def interrupt(at, finished, total, metrics):
+        seen.append(at)
+        if seen.count(stage) == count and at == stage:
+            raise Stop
+
+    with pytest.raises(Stop):
+        run(clips, tmp_path / "out", observe=interrupt)
+    assert not (tmp_path / "out" / "rows.parquet").exists()
+    run(clips, tmp_path / "out", resume=True)
+    same_rows(rows.read(tmp_path / "out" / "rows.parquet"), done[2])
+    assert (tmp_path / "out" / "training.jsonl").read_text() == (done[0] / "training.jsonl").read_text()
+
+
+def test_a_killed_process_is_continued_on_another_number_of_devices(clips, done, tmp_path):
+    """`kill -9` in the middle of training on one device; resumed here on eight: the same rows."""
+    code = f"""
+import os, toys, jaxhack as jh
+def observe(stage, done, total, metrics):
+    if stage == "train":
+        os.kill(os.getpid(), 9)
+jh.audit([{str(clips)!r}], predictor=toys.predictor(), codec=toys.codec(), out={str(tmp_path / "out")!r},
+         observe=observe, **{SETTINGS!r})
+"""
+    tests = Path(__file__).parent
+    environment = os.environ | {"XLA_FLAGS": "", "PYTHONPATH": f"{tests.parent}{os.pathsep}{tests}"}
+    killed = subprocess.run([sys.executable, "-c", code], env=environment, capture_output=True, text=True)
+    assert killed.returncode == -9, killed.stderr
+    assert len((tmp_path / "out" / "training.jsonl").read_text().splitlines()) == 6
+    run(clips, tmp_path / "out", resume=True)
+    same_rows(rows.read(tmp_path / "out" / "rows.parquet"), done[2], 1e-3)
+
+
+def test_an_attacker_is_the_same_alone_and_beside_others(clips, done, tmp_path):
+    run(clips, tmp_path / "out", seeds=1)
+    alone = [r for r in rows.read(tmp_path / "out" / "rows.parquet") if r["attacker"] == "grpo"]
+    same_rows(alone, [r for r in done[2] if (r["attacker"], r["seed"]) == ("grpo", 0)], 1e-3)
+
+
+def test_no_budget_no_gain(clips, tmp_path):
+    run(clips, tmp_path / "out", epsilon=0.0)
+    for row in rows.read(tmp_path / "out" / "rows.parquet"):
+        assert row["gain"] == 0.0 and row["achieved_size"] == 0.0 and row["verdict"] == "no_hack"
+        assert row["estoi_attacked"] == row["estoi_reference"]
+
+
+def test_a_folder_with_everything_in_it(clips, tmp_path):
+    """A broken file, a text file, silence and 40 ms cost their own rows and no other's."""
+    test = tmp_path / "test"
+    test.mkdir()
+    audio.write(test / "good 'name\".wav", toys.speechlike(1.0, 3), toys.RATE)
+    audio.write(test / "short.wav", toys.speechlike(0.04, 4), toys.RATE)
+    audio.write(test / "silent.wav", np.zeros(16000, np.float32), toys.RATE)
+    (test / "empty.wav").write_bytes(b"")
+    (test / "text.wav").write_text("not audio")
+    (test / "cut.wav").write_bytes((clips / "a1.wav").read_bytes()[:3000])
+    summary = run(None, tmp_path / "out", train_paths=[clips], test_paths=[test])
+    found = rows.read(tmp_path / "out" / "rows.parquet")
+    status = {row["utterance"]: row["status"] for row in found}
+    assert status == {
+        "good 'name\".wav": "ok",
+        "short.wav": "too_short",
+        "silent.wav": "silent",
+        "empty.wav": "unreadable",
+        "text.wav": "unreadable",
+        "cut.wav": "unreadable",
+    }
+    for row in found:
+        undecided = row["status"] != "ok"
+        assert (row["verdict"] == "undetermined") == undecided and bool(row["reason"]) == undecided
+    assert all(entry["n"] == 1 and entry["n_failed"] + entry["n_undetermined"] == 5 for entry in summary["attackers"])
+
+
+def test_a_black_box_is_attacked_like_any_other(clips, tmp_path):
+    summary = run(clips, tmp_path / "out", predictor=toys.predictor(differentiable=False))
+    assert summary["attackers"][0]["n"] > 0
+
+
+@pytest.mark.parametrize(
+    "options,sentence",
+    [
+        ({"seeds": 0}, "seeds must be at least 1"),
+        ({"steps": 0}, "steps must be at least 1"),
+        ({"group": 1}, "group must be at least 2"),
+        ({"epsilon": -0.1}, "epsilon must be a finite number"),
+        ({"epsilon": float("nan")}, "epsilon must be a finite number"),
+        ({"tau": float("inf")}, "tau must be a finite number"),
+        ({"crop_seconds": 0.0}, "crop_seconds must be a positive number"),
+        ({"limit": 1}, "limit must leave 2 utterances"),
+        ({"attacker": "gppo"}, "grpo"),
+        ({"train_paths": ["x"]}, "go together"),
+    ],
+)
+def test_bad_settings_are_refused_before_anything_is_written(clips, tmp_path, options, sentence):
+    with pytest.raises(ValueError, match=sentence):
+        run(clips, tmp_path / "out", **options)
+    assert not (tmp_path / "out").exists()
+
+
+def test_an_existing_run_is_kept_unless_told_otherwise(clips, done, tmp_path):
+    out, _, _ = done
+    before = (out / "rows.parquet").read_bytes()
+    for options, sentence in [
+        ({}, "--resume"),
+        ({"resume": True, "tau": 0.4}, "another run"),
+        ({"resume": True, "overwrite": True}, "exclude"),
+    ]:
+        with pytest.raises(ValueError, match=sentence):
+            run(clips, out, **options)
+    assert (out / "rows.parquet").read_bytes() == before
+    other = tmp_path / "mine"
+    other.mkdir()
+    (other / "thesis.txt").write_text("mine")
+    with pytest.raises(ValueError, match="no run"):
+        run(clips, other, overwrite=True)
+    assert (other / "thesis.txt").read_text() == "mine"
+
+
+def test_training_and_test_files_must_differ(clips, tmp_path):
+    with pytest.raises(ValueError):
+        run(None, tmp_path / "out", train_paths=[clips], test_paths=[clips])
+    with pytest.raises(ValueError, match="at least two speakers"):
+        run(clips / "a1.wav", tmp_path / "out")
