@@ -13,7 +13,7 @@ import orbax.checkpoint as ocp
 from jaxhack.crops import Crops
 from jaxhack.types import Attacker, PyTree
 
-HOST_STEP = 10  # steps between two visits of the host: what a crash can lose
+HOST_STEP = 5  # steps between two visits of the host: what a crash can lose
 
 
 def host_step_size(steps: int) -> int:

@@ -1,5 +1,6 @@
 """Group Relative Policy Optimisation: a policy that learns which offset raises a score, from forward scores only."""
 
+from collections.abc import Callable
 from typing import NamedTuple
 
 import flax.linen as nn
@@ -124,7 +125,7 @@ def grpo(
     (channels,) = objective.action_shape
     policy = Policy(channels, hidden, sigma, normalise_mean)
     optimiser = optax.adam(learning_rate)
-    propose = jax.vmap(policy.apply, in_axes=(None, 0, 0))
+    propose: Callable[..., tuple[Array, Array, Array]] = jax.vmap(policy.apply, in_axes=(None, 0, 0))
 
     def init(key: Array) -> State:
         params = policy.init(key, jnp.zeros((4, objective.feature_size)), jnp.int32(4))

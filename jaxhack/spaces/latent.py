@@ -115,7 +115,7 @@ def latent_statistics(codec: Codec, wavs: Iterable[tuple[np.ndarray, np.ndarray]
     mean = (frames * centre).sum(0) / total
     variance = (spread + frames * np.square(centre - mean)).sum(0) / total
     scale = np.where(variance > 0, np.sqrt(variance), 1.0)
-    return Statistics(mean.astype(np.float32), scale.astype(np.float32))
+    return Statistics(jnp.asarray(mean, jnp.float32), jnp.asarray(scale, jnp.float32))
 
 
 def _valid(z: Array, frames: Array) -> Array:
