@@ -6,28 +6,31 @@ evaluate noise suppressors", ICASSP 2022, and "DNSMOS", ICASSP 2021; files and s
 
 - 16 kHz; a window is 9.01 s (144 160 samples), the hop 1 s; a clip shorter than a window is doubled until it
   isn't; the score is the mean over windows of the calibrated value of each.
-- The official code computes a window's end in floating point. For the windows that start at 7 … 23 s (and a few
-  later ones) it lands one sample short and they are silently skipped, so of a file longer than 17 s a part is never
-  heard. That is reproduced: a score that differs from the published metric's isn't that metric.
+- The official code computes a window's end in floating point. For the windows that start at 7 … 23 s (and
+  a few later ones) it lands one sample short and they are silently skipped, so a part of a file longer than
+  17 s is never heard. That is reproduced: a score that differs from the published metric's isn't that metric.
 
-**Shared work.** Nine tenths of a window is its neighbour's too, and a repeated clip hears the same frames again
-and again. What is computed once is the network's convolutional stem over the clip's frames; a window then
-differs only in the three rows at either edge, where the stem saw the window's zero padding. Those rows come
-from two short strips, so the result is the official one to rounding, at a fraction of its cost.
+**Shared work.** Eight ninths of a window is its neighbour's too, and a repeated clip brings the same frames
+again. So the network's convolutional stem runs once over the clip's frames; a window differs from that only
+in three rows at either edge, where its stem sees zero padding. Those rows come from two short strips, and the
+result is the official one to rounding, at a fraction of its cost.
 """
 
 import hashlib
 from collections.abc import Callable, Mapping
 from pathlib import Path
+from typing import Any
 
 import flax.linen as nn
 import jax
 import jax.numpy as jnp
 import librosa
 import numpy as np
-from jax import lax
+from jax import Array, lax
 
-from jaxhack.types import Array, Predictor, PyTree, Weight
+from jaxhack import types
+from jaxhack.types import Predictor, PyTree, Weight
+from ports.conv3x3 import conv3x3
 from ports.onnx_weights import load_params
 
 SAMPLE_RATE = 16_000
@@ -48,7 +51,9 @@ def _weight(file: str, size: int, sha256: str) -> Weight:
 
 
 DNSMOS_WEIGHTS = (
-    _weight("sig_bak_ovr.onnx", 1_157_965, "269fbebdb513aa23cddfbb593542ecc540284a91849ac50516870e1ac78f6edd"),
+    _weight(
+        "sig_bak_ovr.onnx", 1_157_965, "269fbebdb513aa23cddfbb593542ecc540284a91849ac50516870e1ac78f6edd"
+    ),
 )
 DNSMOS_P808_WEIGHTS = (
     _weight("model_v8.onnx", 224_860, "9246480c58567bc6affd4200938e77eef49468c8bc7ed3776d109c07456f6e91"),
@@ -64,7 +69,10 @@ def counted_windows(samples: int) -> tuple[int, ...]:
 
 
 def window_count(length: Array) -> Array:
-    """Number of hops of a clip of ``length []`` samples, skipped ones included; 0 below ``MIN_SAMPLES``."""
+    """Number of hops of a clip of ``length []`` samples, those that the official code skips included.
+
+    Zero below ``MIN_SAMPLES``.
+    """
     total = length
     for _ in range((WINDOW // MIN_SAMPLES).bit_length()):
         total = jnp.where(total < WINDOW, 2 * total, total)
@@ -81,8 +89,8 @@ def _map_if(fn: Callable[[Array], Array], indices: np.ndarray, wanted: Array) ->
     """``fn`` of each index, zeros where it isn't ``wanted [N]``: really skipped, and differentiable.
 
     A loop with a dynamic number of turns has no reverse mode; a ``scan`` over ``cond`` has. Each turn is
-    rematerialised, so a gradient's memory is that of one turn. Under ``vmap`` the ``cond`` becomes a ``select``
-    and every turn is paid for.
+    rematerialised, so a gradient's memory is that of one turn. Under ``vmap`` over lengths the ``cond``
+    becomes a ``select`` and every turn is paid for; map clips one by one on a CPU.
     """
     turn = jax.checkpoint(fn)
     shape = jax.eval_shape(fn, jax.ShapeDtypeStruct((), jnp.int32))
@@ -113,13 +121,7 @@ class Conv3x3(nn.Module):
         shape = (3, 3, x.shape[-1], self.features)
         kernel = self.param("kernel", nn.initializers.he_normal(), shape, jnp.float32)
         bias = self.param("bias", nn.initializers.zeros, (self.features,), jnp.float32)
-        if x.shape[-1] == 1:  # nine shifted multiply-adds beat a convolution of one channel on a CPU
-            height, width = x.shape[-3:-1]
-            x = jnp.pad(x, [(0, 0)] * (x.ndim - 3) + [(1, 1), (1, 1), (0, 0)])
-            shifted = [x[..., i : i + height, j : j + width, :] * kernel[i, j, 0] for i in range(3) for j in range(3)]
-            return lax.optimization_barrier(nn.relu(sum(shifted[1:], shifted[0]) + bias))
-        batched = x.reshape((-1, *x.shape[-3:]))
-        y = lax.conv_general_dilated(batched, kernel, (1, 1), "SAME", dimension_numbers=("NHWC", "HWIO", "NHWC"))
+        y = conv3x3(x.reshape((-1, *x.shape[-3:])), kernel)
         return nn.relu(y + bias).reshape((*x.shape[:-1], self.features))
 
 
@@ -134,7 +136,7 @@ def _halve(x: Array) -> Array:
 class P835(nn.Module):
     """The P.835 network: learned STFT, log power, seven convolutions, global maximum, three dense layers.
 
-    ``stem`` makes one row of 4 frames; its zero padding reaches ``EDGE`` rows, further in it is shift-invariant.
+    ``stem`` makes one row of 4 frames; zero padding reaches ``EDGE`` rows in, beyond it is shift-invariant.
     """
 
     EDGE = 3  # rows
@@ -189,6 +191,11 @@ BLOCK = 75  # rows of the stem computed at a time: 3 s
 WINDOW_ROWS = 225
 
 
+def _apply(net: nn.Module, params: PyTree, x: Array, method: str = "__call__") -> Array:
+    result: Any = net.apply(params, x, method=method)
+    return result
+
+
 def _p835_rows(net: P835, params: PyTree, wav: Array, length: Array, last: Array, blocks: int) -> Array:
     """The stem's rows over the repeated clip, as far as the window that starts at ``last`` s: [N, 40, 32].
 
@@ -199,7 +206,7 @@ def _p835_rows(net: P835, params: PyTree, wav: Array, length: Array, last: Array
     def block(index: Array) -> Array:
         start = (index * BLOCK - edge) * ROW
         samples = _cut(wav, length, start, (BLOCK + 2 * edge) * ROW + STEP)
-        return net.apply(params, samples, method="stem")[edge:-edge]
+        return _apply(net, params, samples, "stem")[edge:-edge]
 
     needed = jnp.minimum(last * (HOP // ROW) + WINDOW_ROWS, _row_period(length))
     wanted = (jnp.arange(blocks, dtype=jnp.int32) * BLOCK < needed) & (last >= 0)
@@ -227,10 +234,10 @@ def _p835_heads(net: P835, params: PyTree, wav: Array, length: Array) -> Array:
         strips = jnp.stack(
             [_cut(wav, length, start * HOP + at, samples) for at in (0, WINDOW - samples)]
         )  # rows 0 … 2 of the first and 3 … 5 of the second are the window's own edges
-        edges = net.apply(params, strips, method="stem")
+        edges = _apply(net, params, strips, "stem")
         middle = rows[(start * (HOP // ROW) + inner) % _row_period(length)]
         whole = jnp.concatenate([edges[0, :edge], middle, edges[1, edge:]])
-        return net.apply(params, whole, method="tail")
+        return _apply(net, params, whole, "tail")
 
     raw = _map_if(window, starts, valid)[:, jnp.array([2, 0, 1])]  # the graph's order is sig, bak, ovr
     a, b, c = jnp.asarray(CALIBRATION, jnp.float32).T
@@ -265,20 +272,24 @@ def _p808_heads(net: P808, params: PyTree, wav: Array, length: Array) -> Array:
     valid = jnp.asarray(starts) < window_count(length)
 
     def window(start: Array) -> Array:
-        return net.apply(params, _p808_features(_cut(wav, length, start * HOP, WINDOW), dft, mel))
+        return _apply(net, params, _p808_features(_cut(wav, length, start * HOP, WINDOW), dft, mel))
 
     return _mean_over(_map_if(window, starts, valid), valid)
 
 
 def _p835_names() -> dict[str, tuple[str, ...]]:
-    names: dict[str, tuple[str, ...]] = {"stft": ("time2freq/stft-real/kernel:0", "time2freq/stft-imag/kernel:0")}
+    names: dict[str, tuple[str, ...]] = {
+        "stft": ("time2freq/stft-real/kernel:0", "time2freq/stft-imag/kernel:0")
+    }
     for i, conv in enumerate(["conv2d", *(f"conv2d_{n}" for n in range(1, 7))]):
         names |= {f"conv_{i}/{part}": (f"{conv}/{part}:0",) for part in ("kernel", "bias")}
     return names | _dense_names("mos_estimator_logpow", ("dense", "dense_1", "dense_3"))
 
 
 def _p808_names() -> dict[str, tuple[str, ...]]:
-    names = {f"conv_{i}/{part}": (f"conv2d_{i + 5}/{part}:0",) for i in range(5) for part in ("kernel", "bias")}
+    names = {
+        f"conv_{i}/{part}": (f"conv2d_{i + 5}/{part}:0",) for i in range(5) for part in ("kernel", "bias")
+    }
     return names | _dense_names("mos_estimator_small_1", ("dense_3", "dense_4", "dense_5"))
 
 
@@ -304,9 +315,11 @@ def _predictor(
     params: PyTree,
     heads: Callable[[PyTree, Array, Array], Array],
 ) -> Predictor:
-    def checked(params: PyTree, wav: Array, length: Array) -> Array:
+    def checked(params: PyTree, wav: types.Array, length: types.Array) -> Array:
         if wav.ndim != 1:
-            raise ValueError(f"{name} expected one utterance, wav [T], got shape {wav.shape}; use vmap outside")
+            raise ValueError(
+                f"{name} expected one utterance, wav [T], got shape {wav.shape}; use vmap outside"
+            )
         if wav.shape[0] < MIN_SAMPLES:
             return jnp.full(len(head_names), jnp.nan, jnp.float32)
         return heads(params, wav, jnp.asarray(length, jnp.int32))
@@ -334,7 +347,7 @@ def dnsmos(paths: Mapping[str, Path]) -> Predictor:
         A differentiable predictor; NaN below 320 samples. Agrees with ``speechmos.dnsmos.run`` to 1e-3.
 
     Raises:
-        ValueError: the file is absent, no ONNX model, or a weight is missing, left over, misshapen or not finite.
+        ValueError: no such file, no ONNX model, or a weight is missing, left over, misshapen or not finite.
     """
     path, net = find(paths, DNSMOS_WEIGHTS[0]), P835()
     shapes = jax.eval_shape(net.init, jax.random.key(0), jax.ShapeDtypeStruct((WINDOW,), jnp.float32))
@@ -358,7 +371,7 @@ def dnsmos_p808(paths: Mapping[str, Path]) -> Predictor:
         A differentiable predictor; NaN below 320 samples. Agrees with ``speechmos.dnsmos.run`` to 1e-3.
 
     Raises:
-        ValueError: the file is absent, no ONNX model, or a weight is missing, left over, misshapen or not finite.
+        ValueError: no such file, no ONNX model, or a weight is missing, left over, misshapen or not finite.
     """
     path, net = find(paths, DNSMOS_P808_WEIGHTS[0]), P808()
     shapes = jax.eval_shape(net.init, jax.random.key(0), jax.ShapeDtypeStruct((900, 120), jnp.float32))

@@ -26,7 +26,7 @@ def read_model(path: Path) -> onnx.ModelProto:
 
 
 def _as_flax(arrays: list[np.ndarray]) -> np.ndarray:
-    """ONNX layout to Flax layout: convolutions OIHW -> HWIO, [O, I, 1] -> [I, O]; several are joined by output."""
+    """ONNX layout to Flax's: OIHW -> HWIO, [O, I, 1] -> [I, O]; several are joined along the output."""
     moved = []
     for array in arrays:
         if array.ndim == 4:
