@@ -119,6 +119,4 @@ class Measure(NamedTuple):
     name: str  # column prefix, "estoi"
     margin: float  # y is worse than x̂ when measure(x̂) − measure(y) > margin
     min_samples: int  # below it the measure is undefined (`too_short`)
-    fn: Callable[
-        [Array, Array, Array], Array
-    ]  # (reference [T], estimate [T], length []) -> []; NaN: undefined
+    fn: Callable[[Array, Array, Array], Array]  # (reference [T], estimate [T], length []) -> []; NaN: undefined

@@ -66,9 +66,7 @@ def host_predictor(
     def checked(params: PyTree, wav: Array, length: Array) -> Array:
         del params
         if jnp.ndim(wav) != 1:
-            raise ValueError(
-                f"{name} expected one utterance, wav [T], got shape {wav.shape}; use vmap outside"
-            )
+            raise ValueError(f"{name} expected one utterance, wav [T], got shape {wav.shape}; use vmap outside")
         if wav.shape[0] < min_samples:
             return jnp.full(heads, jnp.nan, jnp.float32)
         return call(jnp.asarray(wav, jnp.float32), jnp.asarray(length, jnp.int32))
@@ -280,8 +278,7 @@ def onnx_predictor(
         heads = _score_heads(model.run(pair[:1]), names)
     except Exception as error:
         raise ValueError(
-            f"{path.name} failed on a trial of {pair.shape[1]} samples: {_reason(error)}; "
-            f"{_interface(session)}"
+            f"{path.name} failed on a trial of {pair.shape[1]} samples: {_reason(error)}; {_interface(session)}"
         ) from error
     ordered = _score_first(heads, output)
     if ordered is None:
@@ -324,9 +321,7 @@ def _keeps_clips_apart(run: HostScore, pair: np.ndarray) -> bool:
     except Exception:  # a batch axis fixed to 1
         return False
     alone = np.concatenate([run(pair[:1]), run(pair[1:])])
-    return together.shape == alone.shape and np.allclose(
-        together, alone, rtol=1e-4, atol=1e-4, equal_nan=True
-    )
+    return together.shape == alone.shape and np.allclose(together, alone, rtol=1e-4, atol=1e-4, equal_nan=True)
 
 
 # ------------------------------------------------------------------------------------------- Python callables

@@ -51,9 +51,7 @@ def _weight(file: str, size: int, sha256: str) -> Weight:
 
 
 DNSMOS_WEIGHTS = (
-    _weight(
-        "sig_bak_ovr.onnx", 1_157_965, "269fbebdb513aa23cddfbb593542ecc540284a91849ac50516870e1ac78f6edd"
-    ),
+    _weight("sig_bak_ovr.onnx", 1_157_965, "269fbebdb513aa23cddfbb593542ecc540284a91849ac50516870e1ac78f6edd"),
 )
 DNSMOS_P808_WEIGHTS = (
     _weight("model_v8.onnx", 224_860, "9246480c58567bc6affd4200938e77eef49468c8bc7ed3776d109c07456f6e91"),
@@ -278,18 +276,14 @@ def _p808_heads(net: P808, params: PyTree, wav: Array, length: Array) -> Array:
 
 
 def _p835_names() -> dict[str, tuple[str, ...]]:
-    names: dict[str, tuple[str, ...]] = {
-        "stft": ("time2freq/stft-real/kernel:0", "time2freq/stft-imag/kernel:0")
-    }
+    names: dict[str, tuple[str, ...]] = {"stft": ("time2freq/stft-real/kernel:0", "time2freq/stft-imag/kernel:0")}
     for i, conv in enumerate(["conv2d", *(f"conv2d_{n}" for n in range(1, 7))]):
         names |= {f"conv_{i}/{part}": (f"{conv}/{part}:0",) for part in ("kernel", "bias")}
     return names | _dense_names("mos_estimator_logpow", ("dense", "dense_1", "dense_3"))
 
 
 def _p808_names() -> dict[str, tuple[str, ...]]:
-    names = {
-        f"conv_{i}/{part}": (f"conv2d_{i + 5}/{part}:0",) for i in range(5) for part in ("kernel", "bias")
-    }
+    names = {f"conv_{i}/{part}": (f"conv2d_{i + 5}/{part}:0",) for i in range(5) for part in ("kernel", "bias")}
     return names | _dense_names("mos_estimator_small_1", ("dense_3", "dense_4", "dense_5"))
 
 
@@ -317,9 +311,7 @@ def _predictor(
 ) -> Predictor:
     def checked(params: PyTree, wav: types.Array, length: types.Array) -> Array:
         if wav.ndim != 1:
-            raise ValueError(
-                f"{name} expected one utterance, wav [T], got shape {wav.shape}; use vmap outside"
-            )
+            raise ValueError(f"{name} expected one utterance, wav [T], got shape {wav.shape}; use vmap outside")
         if wav.shape[0] < MIN_SAMPLES:
             return jnp.full(len(head_names), jnp.nan, jnp.float32)
         return heads(params, wav, jnp.asarray(length, jnp.int32))

@@ -96,13 +96,13 @@ def encode(params: Any, wav: Array) -> Array:
     """``wav [T]`` float32, −1..1, 16 kHz -> latent ``[ceil(T / 320), 64]``; differentiable."""
     if wav.ndim != 1 or wav.shape[0] == 0 or wav.dtype != jnp.float32:
         raise ValueError(f"encode takes one waveform [T] of float32, T > 0; got {wav.dtype}{list(wav.shape)}.")
-    return Encoder().apply({"params": params["encoder"]}, jnp.pad(wav, (0, -wav.shape[0] % HOP)))
+    return jnp.asarray(Encoder().apply({"params": params["encoder"]}, jnp.pad(wav, (0, -wav.shape[0] % HOP))))
 
 
 def decode(params: Any, z: Array) -> Array:
     """Latent ``z [N, 64]`` float32 -> waveform ``[N · 320]``, not clipped; differentiable."""
     _check_latent("decode", z)
-    return Decoder().apply({"params": params["decoder"]}, z)
+    return jnp.asarray(Decoder().apply({"params": params["decoder"]}, z))
 
 
 def codes(params: Any, z: Array, stages: int) -> Array:

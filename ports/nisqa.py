@@ -52,9 +52,7 @@ def nisqa(paths: Mapping[str, Path], *, sample_rate: int = 16000) -> Predictor:
     Raises:
         ValueError: no such file, not this model's weights, or a rate out of range.
     """
-    tensors, weights = _read(
-        paths, "nisqa.tar", {"model": "NISQA_DIM", "ms_fmax": 20000, "cnn_model": "adapt"}
-    )
+    tensors, weights = _read(paths, "nisqa.tar", {"model": "NISQA_DIM", "ms_fmax": 20000, "cnn_model": "adapt"})
     params = _cnn_params(tensors, "time_dependency.model.linear.")
     time = "time_dependency.model."
     params["norm"] = _norm(tensors, f"{time}norm1")
@@ -69,8 +67,7 @@ def nisqa(paths: Mapping[str, Path], *, sample_rate: int = 16000) -> Predictor:
             "norm2": _norm(tensors, f"{layer}norm2"),
         }
     pools = [
-        {f"linear{j}": _dense(tensors, f"pool_layers.{i}.model.linear{j}.") for j in (1, 2, 3)}
-        for i in range(5)
+        {f"linear{j}": _dense(tensors, f"pool_layers.{i}.model.linear{j}.") for j in (1, 2, 3)} for i in range(5)
     ]
     params["pool"] = jax.tree.map(lambda *x: np.stack(x), *pools)
     heads = ("mos", "noisiness", "discontinuity", "coloration", "loudness")
@@ -82,9 +79,7 @@ def nisqa_tts(paths: Mapping[str, Path], *, sample_rate: int = 16000) -> Predict
 
     Needs ``nisqa_tts.tar``; the longest input is 60 s.
     """
-    tensors, weights = _read(
-        paths, "nisqa_tts.tar", {"model": "NISQA", "ms_fmax": 8000, "cnn_model": "standard"}
-    )
+    tensors, weights = _read(paths, "nisqa_tts.tar", {"model": "NISQA", "ms_fmax": 8000, "cnn_model": "standard"})
     params = _cnn_params(tensors, "cnn.model.fc_out.")
     for direction, end in (("forward", ""), ("backward", "_reverse")):
         lstm = "time_dependency.model.lstm."
@@ -94,9 +89,7 @@ def nisqa_tts(paths: Mapping[str, Path], *, sample_rate: int = 16000) -> Predict
             "bias": tensors[f"{lstm}bias_ih_l0{end}"] + tensors[f"{lstm}bias_hh_l0{end}"],
         }
     params["pool"] = _dense(tensors, "pool.model.linear.")
-    return _predictor(
-        "nisqa_tts", NisqaTts, ("mos",), jax.tree.map(jnp.asarray, params), weights, sample_rate
-    )
+    return _predictor("nisqa_tts", NisqaTts, ("mos",), jax.tree.map(jnp.asarray, params), weights, sample_rate)
 
 
 def _predictor(
@@ -130,18 +123,14 @@ def _predictor(
 # Loading
 
 
-def _read(
-    paths: Mapping[str, Path], file: str, args: Mapping
-) -> tuple[dict[str, np.ndarray], dict[str, str]]:
+def _read(paths: Mapping[str, Path], file: str, args: Mapping) -> tuple[dict[str, np.ndarray], dict[str, str]]:
     """The checked tensors of a checkpoint whose recorded arguments agree with ``args``, and its hash."""
     if file not in paths:
         raise ValueError(f"needs the weight file {file!r}; got {sorted(paths)}.")
     path = Path(paths[file])
     saved = read_torch(path)
     if not isinstance(saved.get("model_state_dict"), dict) or not isinstance(saved.get("args"), dict):
-        raise ValueError(
-            f"{path} holds {sorted(map(str, saved))}; expected NISQA's args and model_state_dict."
-        )
+        raise ValueError(f"{path} holds {sorted(map(str, saved))}; expected NISQA's args and model_state_dict.")
     differ = {k: saved["args"].get(k) for k, v in args.items() if saved["args"].get(k) != v}
     if differ:
         raise ValueError(f"{path} is another model: it has {differ}, expected {dict(args)}.")
@@ -207,7 +196,5 @@ def _cnn_params(tensors: Mapping[str, np.ndarray], linear: str) -> dict[str, PyT
         cnn[f"conv{i}"] = {"kernel": kernel, "bias": bias}
     cnn["bias1"] = cnn["conv1"].pop("bias")  # added after pooling
     weight = tensors[f"{linear}weight"]
-    ours = weight.reshape(len(weight), 64, -1).transpose(
-        2, 1, 0
-    )  # flattened as (H, W, channel), not (channel, H, W)
+    ours = weight.reshape(len(weight), 64, -1).transpose(2, 1, 0)  # flattened as (H, W, channel), not (channel, H, W)
     return {"cnn": cnn, "linear": {"kernel": ours.reshape(-1, len(weight)), "bias": tensors[f"{linear}bias"]}}

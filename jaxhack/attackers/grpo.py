@@ -1,7 +1,6 @@
 """Group Relative Policy Optimisation: a policy that learns which offset raises a score, from forward scores only."""
 
-from collections.abc import Callable
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import flax.linen as nn
 import jax
@@ -125,14 +124,17 @@ def grpo(
     (channels,) = objective.action_shape
     policy = Policy(channels, hidden, sigma, normalise_mean)
     optimiser = optax.adam(learning_rate)
-    propose: Callable[..., tuple[Array, Array, Array]] = jax.vmap(policy.apply, in_axes=(None, 0, 0))
+
+    def propose(params: PyTree, points: Point) -> tuple[Array, Array, Array]:
+        made: Any = jax.vmap(policy.apply, in_axes=(None, 0, 0))(params, points.features, points.frames)
+        return made
 
     def init(key: Array) -> State:
         params = policy.init(key, jnp.zeros((4, objective.feature_size)), jnp.int32(4))
         return State(params, optimiser.init(params))
 
     def log_prob(params: PyTree, points: Point, actions: Array) -> Array:
-        mean, log_sigma, _ = propose(params, points.features, points.frames)
+        mean, log_sigma, _ = propose(params, points)
         mean, log_sigma = mean[:, None], log_sigma[:, None]
         return jnp.sum(-0.5 * jnp.square((actions - mean) * jnp.exp(-log_sigma)) - log_sigma, -1)
 
@@ -144,7 +146,7 @@ def grpo(
         return loss, (log_ratio, ratio != clipped)
 
     def step(state: State, key: Array, points: Point) -> tuple[State, dict[str, Array]]:
-        mean, log_sigma, rms = propose(state.params, points.features, points.frames)
+        mean, log_sigma, rms = propose(state.params, points)
         noise = jax.random.normal(key, (mean.shape[0], group, channels), mean.dtype)
         actions = mean[:, None] + jnp.exp(log_sigma)[:, None] * noise
         rewards = objective.rewards(points, actions)
