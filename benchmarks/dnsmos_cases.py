@@ -40,8 +40,7 @@ def measure_case(port: Predictor, box: Predictor, wav: np.ndarray, repeats: int 
     ours, theirs = jax.jit(port.heads), jax.jit(box.heads)
     expected = official.run(wav, port.sample_rate)
     difference = np.abs(
-        np.asarray(ours(port.params, wav, len(wav)))
-        - [expected[OFFICIAL_KEYS[head]] for head in port.head_names]
+        np.asarray(ours(port.params, wav, len(wav))) - [expected[OFFICIAL_KEYS[head]] for head in port.head_names]
     )
     gradient = jax.jit(jax.grad(port.score, 1))
     seconds = median_seconds(

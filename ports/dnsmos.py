@@ -80,7 +80,7 @@ def window_count(length: Array) -> Array:
 
 def _cut(wav: Array, length: Array, start: Array, samples: int) -> Array:
     """``samples`` of the endlessly repeated clip, from ``start []`` on (which may be negative): [samples]."""
-    return wav[(start + jnp.arange(samples, dtype=jnp.int32)) % jnp.maximum(length, 1)]
+    return jnp.asarray(wav)[(start + jnp.arange(samples, dtype=jnp.int32)) % jnp.maximum(length, 1)]
 
 
 def _map_if(fn: Callable[[Array], Array], indices: np.ndarray, wanted: Array) -> Array:

@@ -51,17 +51,13 @@ def test_scores_of_every_layout_under_vmap_and_map(tmp_path, shape):
     assert (model.name, model.sample_rate, model.differentiable) == ("peak", 16_000, False)
     assert list(model.weights) == ["peak.onnx"]
     loud_padding = np.where(np.arange(800) < LENGTHS[:, None], WAVS, 9.0).astype(np.float32)
-    np.testing.assert_array_equal(
-        jax.jit(jax.vmap(model.score, (None, 0, 0)))({}, loud_padding, LENGTHS), PEAKS
-    )
+    np.testing.assert_array_equal(jax.jit(jax.vmap(model.score, (None, 0, 0)))({}, loud_padding, LENGTHS), PEAKS)
     np.testing.assert_array_equal(by_map(model)(loud_padding, LENGTHS), PEAKS)
     assert np.isnan(model.score({}, WAVS[0], 0)) and np.isnan(model.score({}, WAVS[0][:0], 0))
 
 
 def test_long_clips_on_eight_devices_do_not_hang():
-    model = host_predictor(
-        "last", lambda clips: clips[:, -1:].copy(), sample_rate=16_000, head_names=("last",)
-    )
+    model = host_predictor("last", lambda clips: clips[:, -1:].copy(), sample_rate=16_000, head_names=("last",))
     wavs = np.random.default_rng(1).normal(size=(16, 400_000)).astype(np.float32)
     lengths = np.arange(1, 17, dtype=np.int32) * 25_000
     spec = PartitionSpec("d")
@@ -127,9 +123,7 @@ def test_length_and_rate_inputs_are_fed(tmp_path):
 
 def test_unclear_models_are_refused_with_their_interface(tmp_path):
     top = [reduce("ReduceMax", "x", "y", [1])]
-    path = save(
-        tmp_path / "two.onnx", top, [tensor("x", ["B", "T"]), tensor("z", ["B", "T"])], [tensor("y", ["B"])]
-    )
+    path = save(tmp_path / "two.onnx", top, [tensor("x", ["B", "T"]), tensor("z", ["B", "T"])], [tensor("y", ["B"])])
     with pytest.raises(ValueError, match=r"one audio input.*x float\['B', 'T'\], z float.*outputs y"):
         onnx_predictor(path)
     path = save(tmp_path / "mel.onnx", top, [tensor("x", ["B", 900, 120])], [tensor("y", ["B", 120])])
@@ -144,9 +138,7 @@ def test_unclear_models_are_refused_with_their_interface(tmp_path):
     with pytest.raises(ValueError, match=r"candidates are none; its inputs are x"):
         onnx_predictor(path)
     nodes = [reduce("ReduceMin", "x", "a", [1]), reduce("ReduceMax", "x", "b", [1])]
-    path = save(
-        tmp_path / "ab.onnx", nodes, [tensor("x", ["B", "T"])], [tensor("a", ["B"]), tensor("b", ["B"])]
-    )
+    path = save(tmp_path / "ab.onnx", nodes, [tensor("x", ["B", "T"])], [tensor("a", ["B"]), tensor("b", ["B"])])
     with pytest.raises(ValueError, match="candidates are a, b"):
         onnx_predictor(path)
     assert onnx_predictor(path, output="b").head_names == ("b", "a")
@@ -178,9 +170,7 @@ def test_a_clip_the_model_cannot_take_is_nan_with_a_reason():
         return clips.max(axis=1, keepdims=True)
 
     model = host_predictor("picky", picky, sample_rate=16_000, head_names=("score",))
-    with pytest.warns(
-        UserWarning, match="picky gave no score to 301 samples: RuntimeError: too short for me"
-    ):
+    with pytest.warns(UserWarning, match="picky gave no score to 301 samples: RuntimeError: too short for me"):
         scores = jax.jit(jax.vmap(model.score, (None, 0, 0)))({}, WAVS, LENGTHS)
         assert np.isnan(scores).tolist() == [False, False, False, True]
 
@@ -212,9 +202,7 @@ def test_a_callable_of_the_current_directory(module):
     model = callable_predictor("my_metric:peak", sample_rate=8000)
     assert (model.name, model.sample_rate, model.differentiable) == ("my_metric:peak", 8000, False)
     np.testing.assert_allclose(by_map(model)(WAVS, LENGTHS), PEAKS * 8000, rtol=1e-6)
-    np.testing.assert_allclose(
-        jax.vmap(model.score, (None, 0, 0))({}, WAVS, LENGTHS), PEAKS * 8000, rtol=1e-6
-    )
+    np.testing.assert_allclose(jax.vmap(model.score, (None, 0, 0))({}, WAVS, LENGTHS), PEAKS * 8000, rtol=1e-6)
 
 
 @pytest.mark.parametrize(
@@ -237,9 +225,7 @@ def test_faults_of_a_callable(module, spec, message):
 # ----------------------------------------------------------------------------------------- DNSMOS on the host
 
 
-@pytest.mark.parametrize(
-    "port, box", [(dnsmos, dnsmos_onnx), (dnsmos_p808, dnsmos_p808_onnx)], ids=["p835", "p808"]
-)
+@pytest.mark.parametrize("port, box", [(dnsmos, dnsmos_onnx), (dnsmos_p808, dnsmos_p808_onnx)], ids=["p835", "p808"])
 def test_dnsmos_on_the_host_is_the_port(port, box):
     speechmos = pytest.importorskip("speechmos", reason="needs the official speechmos package")
     folder = Path(speechmos.__file__).parent / "dnsmos_models"

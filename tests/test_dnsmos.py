@@ -111,9 +111,7 @@ def test_a_batch_gives_what_each_clip_gives_alone(paths, speech):
     wavs = np.stack([speech[:48_000], speech[48_000:96_000]])
     lengths = np.array([48_000, 30_001], np.int32)
     batch = jax.jit(jax.vmap(model.heads, (None, 0, 0)))(model.params, wavs, lengths)
-    alone = [
-        jax.jit(model.heads)(model.params, wav, length) for wav, length in zip(wavs, lengths, strict=True)
-    ]
+    alone = [jax.jit(model.heads)(model.params, wav, length) for wav, length in zip(wavs, lengths, strict=True)]
     np.testing.assert_allclose(batch, alone, atol=1e-5)
 
 
@@ -217,8 +215,7 @@ def test_every_fault_of_a_weight_file_is_named(tmp_path, random_p808):
     faults = {
         "lacks the weights conv2d_6/kernel:0": {k: v for k, v in random_p808.items() if k != name},
         "nobody asked for: spare": random_p808 | {"spare": np.zeros(3, np.float32)},
-        r"conv2d_6/kernel:0 should give shape \(3, 3, 32, 32\)": random_p808
-        | {name: random_p808[name][:, :31]},
+        r"conv2d_6/kernel:0 should give shape \(3, 3, 32, 32\)": random_p808 | {name: random_p808[name][:, :31]},
         "infinite weights: conv2d_6/kernel:0": random_p808 | {name: random_p808[name] * np.float32(np.nan)},
     }
     for message, arrays in faults.items():

@@ -1,0 +1,115 @@
+"""What every registered predictor and codec must keep, whoever wrote it.
+
+The same for attackers is in test_attackers, for spaces in test_latent.
+"""
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+import toys
+
+import jaxhack as jh
+from jaxhack.parallel import mapped
+
+SHORT, LONG, PADDED = 16000, 20000, 24000  # samples
+
+
+@pytest.fixture(scope="module")
+def made(request, shared):
+    """A registered thing with its real weights, or a toy."""
+    kind, name = request.param
+    if name == "toy":
+        return getattr(toys, kind)()
+    try:
+        return getattr(jh, kind)(name, models=shared / "models")
+    except ValueError as error:
+        pytest.skip(str(error))
+
+
+def everything(kind: str):
+    names = ["toy", *jh.registry.names(kind)]
+    return pytest.mark.parametrize("made", [(kind, name) for name in names], ids=names, indirect=True)
+
+
+def clips() -> tuple[np.ndarray, np.ndarray]:
+    """Four clips in one padded batch, ``[4, PADDED], [4]``: short, long, silent, and one sample."""
+    wav = np.zeros((4, PADDED), np.float32)
+    length = np.array([SHORT, LONG, SHORT, 1], np.int32)
+    for i in (0, 1, 3):
+        wav[i, : length[i]] = toys.speechlike(length[i] / 16000, i)
+    return wav, length
+
+
+@everything("predictor")
+def test_predictor(made):
+    predictor = made.at_rate(16000) if made.at_rate else made
+    assert predictor.sample_rate == 16000
+    wav, length = clips()
+    traces = []
+
+    def heads(wav, length):
+        traces.append(wav.shape)
+        return predictor.heads(predictor.params, wav, length)
+
+    run = jax.jit(mapped(heads))
+    batch = np.asarray(run(wav, length))
+    assert batch.shape == (4, len(predictor.head_names)) and batch.dtype == np.float32
+    assert np.isfinite(batch[:3]).all() and np.isnan(batch[3]).all()
+    first = len(traces)
+    again = np.asarray(run(wav[::-1].copy(), length[::-1].copy()))
+    assert len(traces) == first, "a second batch of the same bucket was traced again"
+    np.testing.assert_allclose(again[::-1], batch, atol=1e-4)
+    alone = jax.jit(predictor.heads)(predictor.params, wav[0, :SHORT], length[0])
+    np.testing.assert_allclose(alone, batch[0], atol=1e-4, err_msg="padding changed the score")
+
+
+@everything("predictor")
+def test_predictor_gradient(made):
+    predictor = made.at_rate(16000) if made.at_rate else made
+    wav, length = clips()
+    slope = jax.grad(lambda w: predictor.score(predictor.params, w, length[0]))
+    if not predictor.differentiable:
+        with pytest.raises(ValueError, match="gradient"):
+            slope(jnp.asarray(wav[0, :SHORT]))
+        return
+    speech, silence = np.asarray(jax.jit(mapped(slope))(wav[::2, :SHORT]))
+    assert np.isfinite(speech).all() and np.abs(speech).max() > 0
+    assert np.isfinite(silence).all(), "a gradient on digital silence is not finite"
+
+
+@everything("codec")
+def test_codec(made):
+    codec = made
+    wav = clips()[0][:2]
+    z = np.asarray(jax.jit(mapped(lambda w: codec.encode(codec.params, w)))(wav))
+    frames = -(-PADDED // codec.hop)
+    assert z.shape == (2, frames, codec.channels) and z.dtype == np.float32 and np.isfinite(z).all()
+    out = np.asarray(jax.jit(mapped(lambda z: codec.decode(codec.params, z)))(z))
+    assert out.shape == (2, frames * codec.hop) and np.isfinite(out).all()
+    short = np.asarray(jax.jit(codec.encode)(codec.params, wav[0, :SHORT]))
+    np.testing.assert_allclose(z[0, : SHORT // codec.hop], short, rtol=1e-4, atol=1e-4)
+    alone = np.asarray(jax.jit(codec.decode)(codec.params, short))
+    np.testing.assert_allclose(out[0, : len(alone)], alone, atol=1e-4, err_msg="padding changed the audio")
+    slope = jax.jit(jax.grad(lambda z: jnp.sum(codec.decode(codec.params, z) ** 2)))(jnp.asarray(short))
+    assert np.isfinite(slope).all() and np.abs(slope).max() > 0
+
+
+@everything("codec")
+def test_codec_is_aligned(made):
+    """The delay that the codec states is the lag of the best cross-correlation."""
+    codec = made
+    wav = jnp.asarray(toys.speechlike(2.0, 3)) if codec.name == "toy" else _speech()
+    out = np.asarray(jax.jit(lambda p, w: codec.decode(p, codec.encode(p, w)))(codec.params, wav))[: len(wav)]
+    lags = range(-40, 41)
+    inner = slice(100, len(wav) - 100)
+    scores = [float(np.dot(np.roll(out, -lag)[inner], np.asarray(wav)[inner])) for lag in lags]
+    assert list(lags)[int(np.argmax(scores))] == codec.delay
+
+
+def _speech() -> jnp.ndarray:
+    from conftest import SHARED
+
+    return jnp.asarray(
+        jh.audio.read(SHARED / "speech" / "de_229_pv_leopard_de_test_de.flac", sample_rate=16000).wav[:32000]
+    )
