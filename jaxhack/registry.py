@@ -42,7 +42,10 @@ ENTRIES: dict[str, Entry] = {
         "predictor", "ports.dnsmos:dnsmos_p808", "ports.dnsmos:DNSMOS_P808_WEIGHTS", "DNSMOS P.808, overall quality"
     ),
     "dnsmos-onnx": Entry(
-        "predictor", "ports.dnsmos_onnx:dnsmos_onnx", "ports.dnsmos:DNSMOS_WEIGHTS", "dnsmos as a black box, no gradient"
+        "predictor",
+        "ports.dnsmos_onnx:dnsmos_onnx",
+        "ports.dnsmos:DNSMOS_WEIGHTS",
+        "dnsmos as a black box, no gradient",
     ),
     "dnsmos-p808-onnx": Entry(
         "predictor",
