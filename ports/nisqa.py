@@ -94,7 +94,7 @@ def nisqa_tts(paths: Mapping[str, Path], *, sample_rate: int = 16000) -> Predict
 
 def _predictor(
     name: str, module: type[Nisqa] | type[NisqaTts], heads: tuple, params: PyTree, weights: Mapping, rate: int
-):
+) -> Predictor:
     if not 8000 <= rate <= 192000:
         raise ValueError(f"{name} needs a sample rate of 8000 to 192000 Hz, got {rate}.")
     hop = int(rate * 0.01)
