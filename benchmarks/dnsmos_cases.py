@@ -53,8 +53,7 @@ def measure_case(
         runs["gradient_"] = lambda: slope(port.params, wav, len(wav))
     audio = len(wav) / port.sample_rate
     speeds = {
-        f"{name}audio_seconds_per_second": audio / seconds
-        for name, seconds in median_seconds(runs, repeats).items()
+        f"{name}audio_seconds_per_second": audio / seconds for name, seconds in median_seconds(runs, repeats).items()
     }
     return {
         "name": f"{port.name}, {audio:g} s",

@@ -1,0 +1,100 @@
+"""Table I in Lyra's latent space: how hackable are NISQA and DNSMOS P.808?
+
+    python experiments/table1_predictors/run.py --shared ../shared --work runs/table1
+
+Each run can be interrupted and goes on where it stopped. Its small files are copied to ``results/``, and
+``README.md``'s table is what ``--table`` prints from them.
+"""
+
+import argparse
+import json
+import shutil
+from collections.abc import Sequence
+from pathlib import Path
+
+import jaxhack as jh
+from jaxhack.progress import display
+
+HERE = Path(__file__).parent
+KEPT = ("run.json", "rows.parquet", "summary.json", "table.csv", "training.jsonl")
+
+# Half of 170 recordings of ../shared/speech and ../shared/degraded train, half test, by disjoint speakers.
+COMMON = {"seeds": 5, "batch": 4, "group": 8, "crop_seconds": 3.0, "tau": 0.3, "limit": 170, "seed": 0}
+RUNS = {
+    "nisqa_0.5": ("nisqa", {"epsilon": 0.5, "steps": 300}),
+    "nisqa_0.3": ("nisqa", {"epsilon": 0.3, "steps": 300}),
+    "dnsmos-p808_0.5": ("dnsmos-p808", {"epsilon": 0.5, "steps": 100}),
+}
+HEADS = ("predictor", "ε", "steps", "n", "offset", "mean ASR", "worst ASR", "naive mean ASR", "mean gain")
+HEADS += ("one random: ASR, gain", "best of n random", "called worse: attackers, random")
+TINY = {"seeds": 1, "steps": 1, "batch": 2, "group": 2, "crop_seconds": 1.0, "limit": 4}
+
+
+def run(name: str, shared: Path, work: Path, results: Path, *, tiny: bool = False) -> dict:
+    """Runs or continues one line of the table; returns its summary."""
+    predictor, settings = RUNS[name]
+    out = work / name
+    with display() as observe:
+        summary = jh.audit(
+            [shared / "speech", shared / "degraded"],
+            predictor=jh.predictor(predictor, models=shared / "models"),
+            codec=jh.codec("lyra", models=shared / "models"),
+            out=out,
+            resume=(out / "run.json").exists(),
+            observe=observe,
+            **COMMON | settings | (TINY if tiny else {}),
+        )
+    (results / name).mkdir(parents=True, exist_ok=True)
+    for file in KEPT:
+        shutil.copyfile(out / file, results / name / file)
+    return summary
+
+
+def table(results: Path) -> str:
+    """The results as Markdown, one line a run."""
+    lines = ["| " + " | ".join(HEADS) + " |", "| --- " * len(HEADS) + "|"]
+    for name in RUNS:
+        file = results / name / "summary.json"
+        if file.exists():
+            lines.append("| " + " | ".join(_cells(json.loads(file.read_text()))) + " |")
+    return "\n".join(lines)
+
+
+def _cells(s: dict) -> list[str]:
+    settings, predictor = s["configuration"]["settings"], s["configuration"]["predictor"]["name"]
+    trained = [a for a in s["attackers"] if not a["baseline"]]
+    baseline = {a["attacker"]: a for a in s["attackers"] if a["baseline"]}
+    best = baseline["random_best"]
+    return [
+        predictor,
+        str(settings["epsilon"]),
+        str(settings["steps"]),
+        str(trained[0]["n"]),
+        f"{s['offset']:+.2f}",
+        f"{s['mean_attack_success_rate']:.3f}",
+        f"{s['worst_attack_success_rate']:.3f}",
+        f"{s['mean_attack_success_rate_naive']:.3f}",
+        f"{sum(a['mean_gain'] for a in trained) / len(trained):+.2f}",
+        f"{baseline['random']['attack_success_rate']:.3f}, {baseline['random']['mean_gain']:+.2f}",
+        f"{best['attack_success_rate']:.3f}, {best['mean_gain']:+.2f} (n = {best['queries']})",
+        f"{s['degraded_rate']:.2f}, {s['degraded_rate_baseline']:.2f}",
+    ]
+
+
+def main(argv: Sequence[str] | None = None) -> None:
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser.add_argument("--shared", type=Path, default=Path("../shared"), help="holds speech/, degraded/ and models/")
+    parser.add_argument("--work", type=Path, default=Path("runs/table1"), help="where the whole runs go")
+    parser.add_argument("--results", type=Path, default=HERE / "results", help="where their small files go")
+    parser.add_argument("--only", nargs="+", choices=RUNS, default=list(RUNS))
+    parser.add_argument("--tiny", action="store_true", help="one step on four recordings, to see that it works")
+    parser.add_argument("--table", action="store_true", help="print the table of what is there, and run nothing")
+    args = parser.parse_args(argv)
+    if not args.table:
+        for name in args.only:
+            run(name, args.shared, args.work, args.results, tiny=args.tiny)
+    print(table(args.results))
+
+
+if __name__ == "__main__":
+    main()
