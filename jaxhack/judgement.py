@@ -16,7 +16,7 @@ from jaxhack.inputs import Utterance
 from jaxhack.measures.panel import margins
 from jaxhack.types import PyTree
 
-BATCH = 8  # utterances attacked at once
+BATCH = 4  # utterances attacked at once; the same everywhere, since parts are numbered by it
 MAX_SECONDS = 30.0  # of a longer utterance the beginning is attacked, so that memory stays bounded
 
 Observer = Callable[[str, int, int, dict[str, Any]], None]
