@@ -1,54 +1,28 @@
 """Scoring speed of the ports beside the published implementations, in seconds of audio per second.
 
-Both sides go from the same files to scores. Agreement is checked before anything is timed; calls block; the
-first call of each side is a warm-up; repeats of the two sides alternate, so that a busy machine slows both;
-the median counts and compilation is reported apart.
+    python -m benchmarks.bench_predictors --models ../shared/models --speech ../shared/speech --out speed.json
 
-    python -m benchmarks.bench_predictors --shared ../shared --out speed.json
+Both sides go from the same files to scores. ``--gradient`` adds the gradient of the score by the waveform.
 """
 
-import argparse
-import json
-import os
-import platform
-import statistics
 import tempfile
-import time
 import warnings
 from collections.abc import Callable, Sequence
 from pathlib import Path
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
+import click
 import jax
 import jax.numpy as jnp
 import numpy as np
 import soundfile
 
-from benchmarks import official
+from benchmarks import official, timing
+from jaxhack import audio, registry
+from jaxhack.parallel import mapped
 from jaxhack.types import Predictor
-from ports.nisqa import nisqa, nisqa_tts
 
-
-class Case(NamedTuple):
-    """One predictor to time: how to make it, the published one, and how far they may differ."""
-
-    port: Callable[[Path], Predictor]  # models directory -> predictor at 16 kHz
-    official: Callable[[Path], official.Scorer]  # models directory -> scorer; ImportError where absent
-    tolerance: float  # largest accepted |Δ| on any head
-
-
-CASES: dict[str, Case] = {
-    "nisqa": Case(
-        lambda models: nisqa({"nisqa.tar": models / "nisqa/nisqa.tar"}),
-        lambda models: official.nisqa(models / "nisqa/nisqa.tar"),
-        1e-3,
-    ),
-    "nisqa_tts": Case(
-        lambda models: nisqa_tts({"nisqa_tts.tar": models / "nisqa/nisqa_tts.tar"}),
-        lambda models: official.nisqa(models / "nisqa/nisqa_tts.tar"),
-        1e-3,
-    ),
-}
+TOLERANCE = 1e-3  # MOS, of every head
 
 
 class Size(NamedTuple):
@@ -59,106 +33,88 @@ class Size(NamedTuple):
 
 FULL, TINY = Size(32, 3.0, 7), Size(2, 1.0, 1)
 
-
-def crops(speech: Path, folder: Path, size: Size) -> list[Path]:
-    """Equally long crops of recordings spread over ``speech``, as 16-bit files at 16 kHz."""
-    samples = int(16000 * size.seconds)
-    long = [f for f in sorted(speech.glob("*.flac")) if soundfile.info(f).frames >= samples]
-    if len(long) < size.clips:
-        raise ValueError(f"{speech} holds {len(long)} recordings of {size.seconds} s; needs {size.clips}.")
-    files = []
-    for source in long[:: len(long) // size.clips][: size.clips]:
-        wav, rate = soundfile.read(source, frames=samples)
-        files.append(folder / f"{source.stem}.wav")
-        soundfile.write(files[-1], wav, rate)
-    return files
+# Name -> the published implementation of it, from the folder of weights; ImportError where it is absent.
+CASES: dict[str, Callable[[Path], official.Scorer]] = {
+    "nisqa": lambda models: official.nisqa(models / "nisqa/nisqa.tar"),
+    "nisqa-tts": lambda models: official.nisqa(models / "nisqa/nisqa_tts.tar"),
+    "dnsmos": lambda models: official.dnsmos("ovrl_mos", "sig_mos", "bak_mos"),
+    "dnsmos-p808": lambda models: official.dnsmos("p808_mos"),
+}
 
 
-def port_scorer(predictor: Predictor, files: Sequence[Path]) -> tuple[official.Scorer, float]:
-    """The port over files of one length, clip by clip on a CPU, else in one batch; seconds to compile."""
-
-    def batch(params, wavs, lengths):
-        if jax.default_backend() != "cpu":
-            return jax.vmap(predictor.heads, (None, 0, 0))(params, wavs, lengths)
-        return jax.lax.map(lambda clip: predictor.heads(params, *clip), (wavs, lengths))
+def port_sides(
+    predictor: Predictor, files: Sequence[Path], gradient: bool
+) -> dict[str, tuple[official.Scorer, float]]:
+    """Side -> (a call over files of one length, seconds to compile)."""
 
     def load(files):
         wavs = np.stack([soundfile.read(file, dtype="float32")[0] for file in files])
         return jnp.asarray(wavs), jnp.full(len(files), wavs.shape[1], jnp.int32)
 
-    start = time.perf_counter()
-    run = jax.jit(batch).lower(predictor.params, *load(files)).compile()
-    seconds = time.perf_counter() - start
-    return lambda files: np.asarray(run(predictor.params, *load(files))), seconds
+    def side(function):
+        batch = lambda params, *clips: mapped(lambda wav, length: function(params, wav, length))(*clips)  # noqa: E731
+        run, seconds = timing.compiled(batch, predictor.params, *load(files))
+        return lambda files: np.asarray(run(predictor.params, *load(files))), seconds
+
+    sides = {"port": side(predictor.heads)}
+    if gradient:
+        sides["port, gradient"] = side(jax.grad(predictor.score, 1))
+    return sides
 
 
-def measure(case: Case, models: Path, files: Sequence[Path], size: Size) -> dict:
-    """Agreement, then the rates of both sides."""
-    ours, compile_s = port_scorer(case.port(models), files)
-    sides, scores = {"port": ours}, {"port": ours(files)}
+def bench(
+    predictor: Predictor,
+    published: Callable[[], official.Scorer],
+    files: Sequence[Path],
+    size: Size,
+    gradient: bool = False,
+) -> dict[str, Any]:
+    """Agreement, then the rates of all sides over `files`; `published` makes the other side or raises ImportError."""
+    result: dict[str, Any] = {"rows": [], "agreement": {}, "notes": []}
+    sides = port_sides(predictor, files, gradient)
     try:
-        sides["official"] = case.official(models)
-        scores["official"] = sides["official"](files)
+        sides["published"] = published(), 0.0
     except ImportError as error:
-        print(f"official implementation absent ({error}); timing the port alone, agreement not checked")
-    row: dict = {"compile_s": round(compile_s, 2)}
-    if "official" in scores:
-        row["max_difference"] = float(np.abs(scores["port"] - scores["official"]).max())
-        if not row["max_difference"] <= case.tolerance:
-            raise ValueError(f"the sides differ by {row['max_difference']}, expected ≤ {case.tolerance}")
-    seconds: dict[str, list[float]] = {name: [] for name in sides}
-    for _ in range(size.repeats):
-        for name, score in sides.items():
-            start = time.perf_counter()
-            score(files)
-            seconds[name].append(time.perf_counter() - start)
-    for name, taken in seconds.items():
-        rates = sorted(len(files) * size.seconds / s for s in taken)
-        row[name] = {"median": statistics.median(rates), "min": rates[0], "max": rates[-1]}
-    if "official" in row:
-        row["ratio"] = row["port"]["median"] / row["official"]["median"]
-    return row
+        result["notes"].append(f"{predictor.name}: the published side is absent ({error}), agreement not checked")
+    else:
+        scores = [sides[side][0](files) for side in ("port", "published")]
+        result["agreement"][predictor.name] = timing.agree(f"{predictor.name} (MOS)", *scores, TOLERANCE)
+    calls = {side: lambda call=call: call(files) for side, (call, _) in sides.items()}
+    for side, seconds in timing.in_turns(calls, size.repeats).items():
+        row = {"predictor": predictor.name, "side": side, "compile_s": sides[side][1], **seconds}
+        result["rows"].append(row | {"audio_s_per_s": len(files) * size.seconds / seconds["median_s"]})
+    rates = {row["side"]: row["audio_s_per_s"] for row in result["rows"]}
+    if "published" in rates:
+        result["rows"][0]["times_published"] = rates["port"] / rates["published"]
+    return result
 
 
-def show(rows: dict[str, dict]) -> None:
-    """Print one line a predictor."""
-    titles = ("port", "range", "official", "ratio", "max |Δ|", "compile s")
-    print("predictor   " + "".join(f"{title:>11}" for title in titles))
-    for name, row in rows.items():
-        port, other = row["port"], row.get("official", {}).get("median", float("nan"))
-        spread = f"{port['min']:.0f}–{port['max']:.0f}"
-        print(
-            f"{name:12}{port['median']:11.1f}{spread:>11}{other:11.1f}{row.get('ratio', float('nan')):11.2f}"
-            f"{row.get('max_difference', float('nan')):11.1e}{row['compile_s']:11.1f}"
-        )
-
-
-def main(argv: Sequence[str] | None = None) -> dict:
-    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
-    parser.add_argument("--case", nargs="+", choices=CASES, default=list(CASES))
-    parser.add_argument("--shared", type=Path, default=Path("../shared"), help="holds models/ and speech/")
-    parser.add_argument("--tiny", action="store_true", help="two short clips, one repeat")
-    parser.add_argument("--out", type=Path, help="write the numbers as JSON")
-    args = parser.parse_args(argv)
-    size = TINY if args.tiny else FULL
+@click.command(help=__doc__.splitlines()[0])
+@timing.options
+@click.option("--case", "cases", multiple=True, type=click.Choice(list(CASES)), help="Only these predictors.")
+@click.option("--seconds", type=float, help="Length of the clips.")
+@click.option("--gradient", is_flag=True, help="Time the gradient too.")
+def main(
+    models: Path, speech: Path, tiny: bool, repeats: int | None, out: Path | None, cases, seconds, gradient
+) -> None:
+    size = TINY if tiny else FULL
+    size = size._replace(repeats=repeats or size.repeats, seconds=seconds or size.seconds)
+    result: dict[str, Any] = {**size._asdict(), "rows": [], "agreement": {}, "notes": []}
     with tempfile.TemporaryDirectory() as folder, warnings.catch_warnings():
         warnings.filterwarnings("ignore", "Empty filters")
-        files = crops(args.shared / "speech", Path(folder), size)
-        rows = {name: measure(CASES[name], args.shared / "models", files, size) for name in args.case}
-    result = {
-        "unit": "audio-seconds per second",
-        **size._asdict(),
-        "device": jax.devices()[0].device_kind,
-        "cpu": platform.processor() or platform.machine(),
-        "cores": os.cpu_count(),
-        "jax": jax.__version__,
-        "predictors": rows,
-    }
-    print(f"{size.clips} clips of {size.seconds} s on {result['device']}, {result['cores']} cores; audio-s/s")
-    show(rows)
-    if args.out:
-        args.out.write_text(json.dumps(result, indent=2) + "\n")
-    return result
+        files = []
+        for i, wav in enumerate(timing.recordings(speech, size.clips, size.seconds)):
+            files.append(Path(folder) / f"{i}.wav")
+            audio.write(files[-1], wav, 16000)
+        for name in cases or CASES:
+            predictor = registry.predictor(name, models=models)
+            one = bench(predictor, lambda name=name: CASES[name](models), files, size, gradient)
+            result["agreement"] |= one["agreement"]
+            result["rows"] += one["rows"]
+            result["notes"] += one["notes"]
+    columns = {"predictor": "", "side": "", "audio_s_per_s": ".1f", "median_s": ".3f", "min_s": ".3f", "max_s": ".3f"}
+    columns |= {"times_published": ".2f", "compile_s": ".1f"}
+    timing.publish(result, f"{size.clips} clips of {size.seconds:g} s, median of {size.repeats}", columns, out)
 
 
 if __name__ == "__main__":

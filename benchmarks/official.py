@@ -4,9 +4,11 @@ import importlib
 import sys
 from collections.abc import Callable, Sequence
 from pathlib import Path
+from typing import Any
 from unittest.mock import MagicMock
 
 import numpy as np
+import soundfile
 
 Scorer = Callable[[Sequence[Path]], np.ndarray]  # files -> [files, heads]
 
@@ -14,17 +16,11 @@ Scorer = Callable[[Sequence[Path]], np.ndarray]  # files -> [files, heads]
 def nisqa(checkpoint: Path) -> Scorer:
     """The PyPI package ``nisqa``: file by file through its own loader, spectrogram, segmentation and model.
 
-    Raises ImportError where the package or torch is absent. What the package imports only for plots and
-    tables is replaced while it loads.
+    Raises ImportError where the package or torch is absent.
     """
     import torch
 
-    library = _import_without("nisqa.NISQA_lib", ("pandas", "matplotlib", "matplotlib.pyplot", "tqdm"))
-    saved = torch.load(checkpoint, map_location="cpu", weights_only=True)
-    args, kind = saved["args"], getattr(library, saved["args"]["model"])
-    names = kind.__init__.__code__.co_varnames
-    model = kind(**{k: v for k, v in args.items() if k in names})
-    model.load_state_dict(saved["model_state_dict"])
+    library, model, args = nisqa_model(checkpoint)
     front = {k: args[f"ms_{k}"] for k in ("sr", "n_fft", "hop_length", "win_length", "n_mels", "fmax")}
     segments = (args["ms_seg_length"], args["ms_seg_hop_length"], args["ms_max_segments"])
     heads = 5 if args["dim"] else 1
@@ -45,6 +41,46 @@ def nisqa(checkpoint: Path) -> Scorer:
 
     predict = library.predict_dim if args["dim"] else library.predict_mos
     return lambda files: predict(model, Files(files), 1, torch.device("cpu"))[0].reshape(len(files), heads)
+
+
+def nisqa_model(checkpoint: Path) -> tuple[Any, Any, dict[str, Any]]:
+    """The package's library, its model with the weights of `checkpoint`, and the checkpoint's settings.
+
+    What the package imports only for plots and tables is replaced while it loads.
+    """
+    import torch
+
+    library = _import_without("nisqa.NISQA_lib", ("pandas", "matplotlib", "matplotlib.pyplot", "tqdm"))
+    saved = torch.load(checkpoint, map_location="cpu", weights_only=True)
+    args, kind = saved["args"], getattr(library, saved["args"]["model"])
+    names = kind.__init__.__code__.co_varnames
+    model = kind(**{k: v for k, v in args.items() if k in names})
+    model.load_state_dict(saved["model_state_dict"])
+    return library, model.eval(), args
+
+
+def dnsmos(*keys: str) -> Scorer:
+    """The PyPI package ``speechmos``, file by file; `keys` are the results wanted, of one of its two networks.
+
+    The package always runs both; the one that was not asked for is left out, so that it costs nothing here.
+    Raises ImportError where the package is absent.
+    """
+    from speechmos import dnsmos as library
+
+    folder = Path(library.__file__).parent / "dnsmos_models"
+    model = library.DNSMOS(str(folder / "sig_bak_ovr.onnx"), str(folder / "model_v8.onnx"))
+    left_out = MagicMock(run=lambda *_: [np.zeros((1, 3))])
+    if keys == ("p808_mos",):
+        model.onnx_sess = left_out
+    else:
+        model.p808_onnx_sess, model.audio_melspec = left_out, lambda audio: np.zeros((1, 1))
+
+    def score(file: Path) -> list[float]:
+        wav, rate = soundfile.read(file, dtype="float32")
+        found = model(wav, rate, False)
+        return [found[key] for key in keys]
+
+    return lambda files: np.array([score(file) for file in files])
 
 
 def _import_without(module: str, unneeded: Sequence[str]):

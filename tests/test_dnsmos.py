@@ -11,7 +11,6 @@ import pytest
 import soundfile as sf
 from jax import lax
 
-from benchmarks.dnsmos_cases import measure_case
 from ports.conv3x3 import conv3x3
 from ports.dnsmos import (
     DNSMOS_P808_WEIGHTS,
@@ -25,7 +24,6 @@ from ports.dnsmos import (
     dnsmos_p808,
     window_count,
 )
-from ports.dnsmos_onnx import dnsmos_p808_onnx
 
 WEIGHTS = (*DNSMOS_WEIGHTS, *DNSMOS_P808_WEIGHTS)
 
@@ -155,13 +153,6 @@ def test_convolution_has_the_usual_derivatives(channels):
     got, want = (jax.vjp(conv, x, kernel) for conv in (conv3x3, usual))
     for ours, theirs in zip((got[0], *got[1](weight)), (want[0], *want[1](weight)), strict=True):
         np.testing.assert_allclose(ours, theirs, atol=1e-4)
-
-
-def test_the_benchmark_runs_and_finds_agreement(paths):
-    wav = 0.1 * np.random.RandomState(0).randn(48_000)
-    row = measure_case(dnsmos_p808(paths), dnsmos_p808_onnx(paths), wav, repeats=1)
-    assert row["name"] == "dnsmos_p808, 3 s" and row["max_abs_difference"] < 1e-4
-    assert row["audio_seconds_per_second"] > 0 and row["official_audio_seconds_per_second"] > 0
 
 
 # ------------------------------------------------------------------------------------------- weight loading
