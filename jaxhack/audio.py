@@ -8,6 +8,7 @@ import math
 import os
 import stat
 from collections.abc import Iterator
+from itertools import islice
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -61,20 +62,24 @@ class Clip(NamedTuple):
     clipped: int  # samples beyond ±1 that were cut, in the source or after resampling
 
 
-def read(path: PathLike, *, sample_rate: int | None = None, stated_rate: int | None = None) -> Clip:
-    """Reads a whole file: WAV, FLAC, Ogg or MP3; integer or float; any number of channels.
+def read(
+    path: PathLike, *, sample_rate: int | None = None, stated_rate: int | None = None, longest: float | None = None
+) -> Clip:
+    """Reads a file: WAV, FLAC, Ogg or MP3; integer or float; any number of channels.
 
     Args:
       path: the file.
       sample_rate: Hz to resample to; None keeps the file's own.
       stated_rate: Hz that someone said the file has; checked against the file.
+      longest: seconds from the beginning that are wanted; what follows is not read. None reads the whole file.
 
     Raises:
       AudioError: a missing, empty, cut-short or non-audio file, a non-finite sample, a contradicted rate.
     """
     info = probe(path, stated_rate=stated_rate)
     rate = _rate(sample_rate or info.source_rate)
-    parts = list(blocks(path, info, sample_rate=rate, size=BLOCK))
+    size = BLOCK if longest is None else math.ceil(longest * rate)
+    parts = list(islice(blocks(path, info, sample_rate=rate, size=size), None if longest is None else 1))
     wav = np.concatenate([wav for wav, _ in parts]) if parts else np.zeros(0, np.float32)
     if not len(wav):
         raise AudioError(f"{_show(path)} holds no samples at {rate} Hz.")

@@ -60,16 +60,22 @@ def audit(
     """
     chosen = Settings(**settings)
     predictor = _at_rate(predictor, codec.sample_rate)
+    shortest = max(predictor.min_samples, 1) / predictor.sample_rate
+    if chosen.crop_seconds < shortest:
+        raise ValueError(
+            f"crop_seconds must be at least {shortest:g}, the shortest that {predictor.name} scores, "
+            f"got {chosen.crop_seconds}."
+        )
     training, test, warnings = choose(paths, train_paths, test_paths, chosen)
     setup = Setup(predictor, codec, default_panel(codec.sample_rate), chosen, chosen.queries(len(test)))
-    folder = run.open_run(Path(out), _record(setup, training, test), resume=resume, overwrite=overwrite)
-    if (folder / "rows.parquet").exists():  # resumed after the last row: nothing is left to compute
+    with run.alone(Path(out)):
+        folder = run.open_run(Path(out), _record(setup, training, test), resume=resume, overwrite=overwrite)
+        if not all((folder / name).exists() for name in ("rows.parquet", "examples/examples.json")):
+            weights, states, unread = _train(setup, training, folder, observe)
+            run.write_json(folder / "inputs.json", {"warnings": warnings, "unread": unread})
+            attack_test_set(setup, weights, states, test, folder, observe)
+            examples.write(setup, weights, states, test, folder)
         return report.make(folder)
-    weights, states, unread = _train(setup, training, folder, observe)
-    run.write_json(folder / "inputs.json", {"warnings": warnings, "unread": unread})
-    attack_test_set(setup, weights, states, test, folder, observe)
-    examples.write(setup, weights, states, test, folder)
-    return report.make(folder)
 
 
 def choose(
@@ -142,9 +148,13 @@ def _train(
         for i, utterance in enumerate(wanted):
             observe("read", i, len(wanted), {})
             try:
-                yield audio.read(utterance.path, sample_rate=codec.sample_rate).wav
+                clip = audio.read(utterance.path, sample_rate=codec.sample_rate)
+                if not clip.wav.any():
+                    raise audio.AudioError(f"{str(utterance.path)!r} is silent: every sample is zero.")
             except audio.AudioError as error:
                 unread[utterance.id] = str(error)
+                continue
+            yield clip.wav
 
     sample = training[:: max(1, len(training) // STATISTICS_CLIPS)]
     try:
@@ -153,7 +163,7 @@ def _train(
         if not unread:
             raise
         raise ValueError(
-            f"None of the training files could be read; the first: {next(iter(unread.values()))}"
+            f"None of the training recordings can be used; the first: {next(iter(unread.values()))}"
         ) from None
     weights = Weights(codec.params, setup.predictor.params, statistics)
     encode = jax.jit(lambda w, wav, length: mapped(setup.space(w).encode)(wav, length))

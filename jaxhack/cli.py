@@ -23,13 +23,18 @@ class _Refusal(click.ClickException):
 
 
 class _Group(click.Group):
-    """Turns every ValueError into a refusal."""
+    """Turns every ValueError and what the system refuses (a full disk, a folder that is not ours) into a refusal."""
 
     def invoke(self, ctx: click.Context) -> Any:
         try:
             return super().invoke(ctx)
         except ValueError as error:
             raise _Refusal(" ".join(str(error).split())) from error
+        except BrokenPipeError:  # click's to handle: whoever reads our output has seen enough
+            raise
+        except OSError as error:
+            where = f"{error.filename!r}: " if error.filename else ""
+            raise _Refusal(f"{where}{error.strerror or error}.") from error
 
 
 _paths = click.argument("paths", nargs=-1, required=True, metavar="PATH...", type=click.Path())
@@ -131,15 +136,16 @@ def audit(paths, predictor, space, models, **options) -> None:
     codec = registry.codec(space, models=models)
     made = registry.predictor(predictor, models=models)
     with progress.display() as observe:
-        try:
-            summary = auditing.audit(paths, predictor=made, codec=codec, observe=observe, **options)
-        except KeyboardInterrupt:
-            raise click.ClickException(
-                f"Stopped; what was computed is kept: repeat with --resume, --out {options['out']}."
-            ) from None
+        summary = auditing.audit(paths, predictor=made, codec=codec, observe=observe, **options)
     _print_summary(summary, options["out"])
-    failed = len(summary["inputs"]["unread"]) + sum(a["n_failed"] for a in summary["attackers"][:1])
-    if failed:
+    unread = len(summary["inputs"]["unread"])
+    unjudged = max(a["n_failed"] + a["n_undetermined"] for a in summary["attackers"])
+    if unread or unjudged:
+        click.echo(
+            f"{unread} of {summary['inputs']['train']} training and {unjudged} of {summary['inputs']['test']} test "
+            "recordings gave nothing: the report says why",
+            err=True,
+        )
         sys.exit(1)
 
 

@@ -14,10 +14,10 @@ from jaxhack import audio, detect, rows
 from jaxhack.attack import Arm, Judged, Setup, Weights, arms, judge
 from jaxhack.inputs import Utterance
 from jaxhack.measures.panel import margins
+from jaxhack.settings import MAX_SECONDS
 from jaxhack.types import PyTree
 
 BATCH = 4  # utterances attacked at once; the same everywhere, since parts are numbered by it
-MAX_SECONDS = 30.0  # of a longer utterance the beginning is attacked, so that memory stays bounded
 
 Observer = Callable[[str, int, int, dict[str, Any]], None]
 
@@ -35,17 +35,19 @@ def attack_test_set(
     """Attacks every test utterance and writes ``rows.parquet`` in input order.
 
     A batch's rows are written as a part of their own as soon as they are known; parts that are there already are
-    kept. An utterance that cannot be read keeps its rows, empty, with the reason.
+    kept, and so is ``rows.parquet``. An utterance that cannot be read keeps its rows, empty, with the reason.
     """
+    if (folder / "rows.parquet").exists():
+        return
     parts = folder / "parts"
     run = jax.jit(partial(judge, setup))
-    done = 0
-    for number, batch in enumerate(batches(test, setup.codec.sample_rate)):
-        if not rows.has_part(parts, number):
+    done, todo = 0, list(batches(test, setup.codec.sample_rate))
+    for number, batch in enumerate(todo):
+        if not rows.has_part(parts, number, [utterance.id for _, utterance in batch.members]):
             rows.write_part(parts, number, _judge_batch(setup, partial(run, weights, states), test_key(setup), batch))
         done += len(batch.members)
         observe("attack", done, len(test), {})
-    found = rows.merge(parts)
+    found = rows.merge(parts, len(todo))
     order = {u.id: i for i, u in enumerate(test)}
     rows.write(folder / "rows.parquet", sorted(found, key=lambda row: order[row["utterance"]]))
     rows.drop_parts(parts)
@@ -66,7 +68,7 @@ def load(batch: Batch, rate: int, key: jax.Array) -> Loaded:
     clips: list[audio.Clip | str] = []
     for i, (_, utterance) in enumerate(batch.members):
         try:
-            clip = audio.read(utterance.path, sample_rate=rate)
+            clip = audio.read(utterance.path, sample_rate=rate, longest=MAX_SECONDS)
         except audio.AudioError as error:
             clips.append(str(error))
             continue
@@ -88,7 +90,7 @@ def batches(test: Sequence[Utterance], rate: int) -> Iterator[Batch]:
     for i, utterance in enumerate(test):
         try:
             seconds = min(audio.probe(utterance.path).seconds, MAX_SECONDS)
-            samples = audio.bucket_length(max(1, math.ceil(seconds * rate)), rate)
+            samples = audio.bucket_length(math.ceil(seconds * rate), rate, math.ceil(MAX_SECONDS * rate))
         except audio.AudioError:
             samples = 0
         groups.setdefault(samples, []).append((i, utterance))

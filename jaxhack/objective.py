@@ -15,8 +15,8 @@ def listener(predictor: Predictor, sample_rate: int) -> Callable[[Array, Array],
 
     def listen(wav: Array, length: Array) -> Array:
         if sample_rate != predictor.sample_rate:
-            wav = dsp.resample(wav, sample_rate, predictor.sample_rate)
-            length = -(-length * predictor.sample_rate // sample_rate)
+            wav = dsp.resample(wav, sample_rate, predictor.sample_rate, length=length)
+            length = dsp.resampled_length(length, sample_rate, predictor.sample_rate)
         return predictor.score(predictor.params, wav, length)
 
     return listen

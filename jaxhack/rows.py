@@ -4,6 +4,7 @@ Everything that is reported is a function of these rows. Rows are dicts from col
 ``None`` stands for a number that is undefined, on the way in (as NaN may) and on the way out.
 """
 
+import math
 import operator
 import os
 import re
@@ -112,7 +113,7 @@ def _value(row: Mapping[str, Any], field: pa.Field) -> Any:
             raise ValueError(
                 f"column {field.name!r} holds {field.type}, got {value!r} (row of {row.get('utterance')!r})"
             ) from None
-    if value != value:  # NaN
+    if isinstance(value, float) and not math.isfinite(value):
         value = None
     if value is None and not field.nullable:
         raise ValueError(f"column {field.name!r} can't be empty (row of {row.get('utterance')!r})")
@@ -133,7 +134,7 @@ def _table(rows: Sequence[Mapping[str, Any]]) -> pa.Table:
 def write(path: str | Path, rows: Sequence[Mapping[str, Any]]) -> None:
     """Writes rows to `path`, whole or not at all: an interruption leaves what was there before.
 
-    A row whose status is not "ok" may leave out what was never computed. NaN is stored as null.
+    A row whose status is not "ok" may leave out what was never computed. A number that is not finite is stored as null.
 
     Raises:
       ValueError: a column is unknown, missing or of the wrong type; the sentence names it.
@@ -184,9 +185,16 @@ def part_path(folder: str | Path, index: int) -> Path:
     return Path(folder) / f"part-{operator.index(index):06d}.parquet"
 
 
-def has_part(folder: str | Path, index: int) -> bool:
-    """Whether part `index` is there; parts are written whole, so then it is complete."""
-    return part_path(folder, index).is_file()
+def has_part(folder: str | Path, index: int, utterances: Iterable[str]) -> bool:
+    """Whether part `index` is there, can be read, and tells of just these utterances: if not, it is to be made anew.
+
+    Which recordings share a part follows from what they hold, and they may have changed since it was written.
+    """
+    try:
+        found = read(part_path(folder, index))
+    except (FileNotFoundError, ValueError):
+        return False
+    return {row["utterance"] for row in found} == set(utterances)
 
 
 def write_part(folder: str | Path, index: int, rows: Sequence[Mapping[str, Any]]) -> None:
@@ -203,13 +211,13 @@ def _parts(folder: str | Path) -> list[Path]:
     return [path for _, path in sorted(found)]
 
 
-def merge(folder: str | Path) -> list[Row]:
-    """The rows of all parts in `folder`, by part number, each with the columns of all.
+def merge(folder: str | Path, count: int | None = None) -> list[Row]:
+    """The rows of the first `count` parts in `folder`, or of all, by part number, each with the columns of all.
 
     Raises:
       ValueError: a part is damaged; the sentence names it, and deleting it has a resumed run repeat it alone.
     """
-    rows = [row for path in _parts(folder) for row in read(path)]
+    rows = [row for path in _parts(folder)[:count] for row in read(path)]
     layout = schema(measures(dict.fromkeys(column for row in rows for column in row)))
     return [{name: row.get(name) for name in layout.names} for row in rows]
 

@@ -1,25 +1,53 @@
 """A run's folder: what is in it, when it may be reused, and what is written down about how it came to be."""
 
+import errno
 import json
 import os
 import platform
 import shutil
-from collections.abc import Mapping
+import sys
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
 from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 from typing import Any
 
 PACKAGES = ("jaxhack", "jax", "jaxlib", "flax", "optax", "numpy", "onnxruntime")
 OWN = (
-    "run.json",
-    "rows.parquet",
-    "summary.json",
-    "report.html",
-    "training.jsonl",
-    "parts",
-    "checkpoints",
-    "examples",
+    *("rows.parquet", "summary.json", "table.csv", "report.html", "training.jsonl", "inputs.json"),
+    *("parts", "checkpoints", "examples"),
+    "run.json",  # last: a folder without it is nobody's run
 )
+
+
+@contextmanager
+def alone(out: Path) -> Iterator[None]:
+    """Makes a run's folder, and keeps other processes out of it until the block ends, however it ends.
+
+    Raises:
+      ValueError: if another process is at work in `out`, or `out` is a file.
+    """
+    try:
+        out.mkdir(parents=True, exist_ok=True)
+    except FileExistsError:
+        raise ValueError(f"{out} is a file: give --out a folder.") from None
+    if sys.platform == "win32":  # has no lock on folders
+        yield
+        return
+    import fcntl
+
+    handle = os.open(out, os.O_RDONLY)
+    try:
+        fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except OSError as error:
+        if error.errno in (errno.EWOULDBLOCK, errno.EACCES):
+            os.close(handle)
+            raise ValueError(f"Another process is at work in {out}: wait for it, or name another folder.") from None
+        # else a file system without locks
+    try:
+        yield
+    finally:
+        os.close(handle)
 
 
 def open_run(out: Path, record: Mapping[str, Any], *, resume: bool = False, overwrite: bool = False) -> Path:
@@ -37,8 +65,6 @@ def open_run(out: Path, record: Mapping[str, Any], *, resume: bool = False, over
     if resume and overwrite:
         raise ValueError("--resume and --overwrite exclude each other: give one.")
     out = Path(out)
-    if out.exists() and not out.is_dir():
-        raise ValueError(f"{out} is a file: give --out a folder.")
     record = json.loads(json.dumps(record))
     found = out / "run.json"
     if out.exists() and any(out.iterdir()):
@@ -63,7 +89,7 @@ def open_run(out: Path, record: Mapping[str, Any], *, resume: bool = False, over
 
 def _check_same(found: Path, record: Mapping[str, Any]) -> None:
     try:
-        old = json.loads(found.read_text())["record"]
+        old = json.loads(found.read_text(encoding="utf-8"))["record"]
     except (ValueError, KeyError, TypeError) as error:
         raise ValueError(f"{found} cannot be read as a run's record: start anew with --overwrite.") from error
     before, now = _flat(old), _flat(record)
@@ -98,5 +124,5 @@ def versions() -> dict[str, str]:
 def write_json(path: Path, value: Any) -> None:
     """Writes JSON, complete or not at all."""
     part = path.with_name(path.name + ".part")
-    part.write_text(json.dumps(value, indent=2, ensure_ascii=False, allow_nan=False) + "\n")
+    part.write_text(json.dumps(value, indent=2, ensure_ascii=False, allow_nan=False) + "\n", encoding="utf-8")
     os.replace(part, path)

@@ -6,6 +6,8 @@ from typing import Any
 
 from jaxhack import attackers, registry
 
+MAX_SECONDS = 30.0  # of a longer utterance the beginning is attacked, so that memory stays bounded
+
 
 @dataclass(frozen=True)
 class Settings:
@@ -36,8 +38,10 @@ class Settings:
             raise ValueError(f"epsilon must be a finite number ≥ 0 (RMS in standardised units), got {self.epsilon}.")
         if not math.isfinite(self.tau):
             raise ValueError(f"tau must be a finite number (MOS), got {self.tau}.")
-        if not (math.isfinite(self.crop_seconds) and self.crop_seconds > 0):
-            raise ValueError(f"crop_seconds must be a positive number, got {self.crop_seconds}.")
+        if not 0 < self.crop_seconds <= MAX_SECONDS:
+            raise ValueError(f"crop_seconds must be above 0 and at most {MAX_SECONDS:g}, got {self.crop_seconds}.")
+        if not 0 <= self.seed < 2**32:
+            raise ValueError(f"seed must be a whole number from 0 to 2**32 - 1, got {self.seed}.")
         if self.attacker not in attackers.TRAINABLE:
             raise ValueError(registry.unknown("attacker", self.attacker, attackers.TRAINABLE))
 
