@@ -1,5 +1,6 @@
 """The main job: train k attackers, attack utterances that they never saw, write one row per utterance × attacker."""
 
+import os
 import tempfile
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import asdict
@@ -10,7 +11,7 @@ from typing import Any
 import jax
 import numpy as np
 
-from jaxhack import audio, crops, examples, inputs, report, run
+from jaxhack import audio, crops, examples, inputs, registry, report, run
 from jaxhack.attack import Setup, Weights
 from jaxhack.judgement import attack_test_set
 from jaxhack.measures.panel import default_panel
@@ -28,8 +29,9 @@ STATISTICS_CLIPS = 512  # training clips, spread over the set, that the latent's
 def audit(
     paths: Sequence[str | Path] = (),
     *,
-    predictor: Predictor,
-    codec: Codec,
+    predictor: str | os.PathLike[str] | Callable | Predictor,
+    codec: str | Codec = "lyra",
+    models: str | os.PathLike[str] | None = None,
     out: str | Path,
     train_paths: Sequence[str | Path] = (),
     test_paths: Sequence[str | Path] = (),
@@ -42,8 +44,9 @@ def audit(
 
     Args:
       paths: audio files, folders or lists, split by speaker into a training and a test half.
-      predictor: the target; its score is the attackers' reward.
-      codec: the chain that every perturbation passes through.
+      predictor: the target, whose score is the attackers' reward: anything that :func:`jaxhack.predictor` takes.
+      codec: the chain that every perturbation passes through, by name or as it is.
+      models: a folder of weight files, looked in first.
       out: the run's folder.
       train_paths: with `test_paths`, in place of `paths`.
       test_paths: utterances that no attacker may see.
@@ -58,8 +61,9 @@ def audit(
     Raises:
       ValueError: for settings out of range, inputs that overlap or do not suffice, an `out` that exists.
     """
-    chosen = Settings(**settings)
-    predictor = _at_rate(predictor, codec.sample_rate)
+    chosen = Settings(**settings)  # refused before weights are read
+    codec = registry.codec(codec, models=models)
+    predictor = _at_rate(registry.predictor(predictor, models=models), codec.sample_rate)
     shortest = max(predictor.min_samples, 1) / predictor.sample_rate
     if chosen.crop_seconds < shortest:
         raise ValueError(
@@ -144,9 +148,8 @@ def _train(
     size = round(settings.crop_seconds * codec.sample_rate)
     unread: dict[str, str] = {}
 
-    def clips(wanted: Sequence[inputs.Utterance]) -> Iterator[np.ndarray]:
+    def clips(stage: str, wanted: Sequence[inputs.Utterance]) -> Iterator[np.ndarray]:
         for i, utterance in enumerate(wanted):
-            observe("read", i, len(wanted), {})
             try:
                 clip = audio.read(utterance.path, sample_rate=codec.sample_rate)
                 if not clip.wav.any():
@@ -155,10 +158,11 @@ def _train(
                 unread[utterance.id] = str(error)
                 continue
             yield clip.wav
+            observe(stage, i + 1, len(wanted), {})
 
     sample = training[:: max(1, len(training) // STATISTICS_CLIPS)]
     try:
-        statistics = latent_statistics(codec, crops.batches(clips(sample), size))
+        statistics = latent_statistics(codec, crops.batches(clips("measure", sample), size))
     except ValueError:
         if not unread:
             raise
@@ -168,7 +172,9 @@ def _train(
     weights = Weights(codec.params, setup.predictor.params, statistics)
     encode = jax.jit(lambda w, wav, length: mapped(setup.space(w).encode)(wav, length))
     with tempfile.TemporaryDirectory(prefix="jaxhack-") as cache:
-        points = crops.Crops(Path(cache)).fill(partial(encode, weights), crops.batches(clips(training), size))
+        points = crops.Crops(Path(cache)).fill(
+            partial(encode, weights), crops.batches(clips("encode", training), size)
+        )
         states = train(
             setup.attacker,
             weights,

@@ -124,19 +124,16 @@ def reconstruct(paths, codec, out, models, form) -> None:
 @click.option("--out", metavar="DIR", required=True, help="New folder for rows, summary, report and examples.")
 @click.option("--resume", is_flag=True, help="Continue an interrupted run.")
 @click.option("--overwrite", is_flag=True, help="Replace the run in DIR.")
-def audit(paths, predictor, space, models, **options) -> None:
+def audit(paths, space, **options) -> None:
     """Measure how hackable a predictor is: train attackers, attack recordings that they never saw.
 
     PATH is an audio file, a folder, a manifest (.csv, .jsonl) or a Kaldi list (.scp); all PATHs together are split by
     speaker into a training and a test half. DIR holds rows.parquet, summary.json and report.html at the end.
     """
-    from jaxhack import auditing, registry, settings
+    from jaxhack import auditing
 
-    settings.Settings(**{k: v for k, v in options.items() if k in settings.FIELDS})  # refused before weights are read
-    codec = registry.codec(space, models=models)
-    made = registry.predictor(predictor, models=models)
     with progress.display() as observe:
-        summary = auditing.audit(paths, predictor=made, codec=codec, observe=observe, **options)
+        summary = auditing.audit(paths, codec=space, observe=observe, **options)
     _print_summary(summary, options["out"])
     unread = len(summary["inputs"]["unread"])
     unjudged = max(a["n_failed"] + a["n_undetermined"] for a in summary["attackers"])

@@ -5,7 +5,7 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from typing import Any
 
-STAGES = {"read": "reading", "train": "training", "attack": "attacking"}
+STAGES = {"measure": "measuring", "encode": "encoding", "train": "training", "attack": "attacking"}
 
 
 @contextmanager

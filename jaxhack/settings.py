@@ -1,7 +1,7 @@
 """An audit's settings, checked before anything is computed."""
 
 import math
-from dataclasses import dataclass, field, fields
+from dataclasses import dataclass, field
 from typing import Any
 
 from jaxhack import attackers, registry
@@ -48,6 +48,3 @@ class Settings:
     def queries(self, test: int) -> int:
         """Forward scores per test utterance: an attacker's training shared out over them, and one to attack."""
         return math.ceil(self.steps * self.batch * self.group / test) + 1
-
-
-FIELDS = tuple(f.name for f in fields(Settings))

@@ -1,24 +1,32 @@
 """`jaxhack audit` and `report` met with what should not happen: one sentence, the right status, nothing lost."""
 
-import json
 import os
 import shutil
-import signal
-import subprocess
-import sys
 from pathlib import Path
 
-import numpy as np
 import pytest
 import toys
 from click.testing import CliRunner
 
-from jaxhack import audio, registry, rows
+from jaxhack import audio, registry
 from jaxhack.cli import main
 
 pytestmark = pytest.mark.standard_promotion  # optax and orbax
 
-TINY = "--space toy_codec --seeds 1 --steps 2 --batch 2 --group 2 --crop-seconds 0.5".split()
+TINY = [
+    "--space",
+    "toy_codec",
+    "--seeds",
+    "1",
+    "--steps",
+    "2",
+    "--batch",
+    "2",
+    "--group",
+    "2",
+    "--crop-seconds",
+    "0.5",
+]
 ENTRIES = {"toy": ("predictor", "toys:listed"), "toy_codec": ("codec", "toys:listed_codec")}
 
 

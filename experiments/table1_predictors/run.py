@@ -37,8 +37,9 @@ def run(name: str, shared: Path, work: Path, results: Path, *, tiny: bool = Fals
     with display() as observe:
         summary = jh.audit(
             [shared / "speech", shared / "degraded"],
-            predictor=jh.predictor(predictor, models=shared / "models"),
-            codec=jh.codec("lyra", models=shared / "models"),
+            predictor=predictor,
+            codec="lyra",
+            models=shared / "models",
             out=out,
             resume=(out / "run.json").exists(),
             observe=observe,
