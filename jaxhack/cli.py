@@ -1,5 +1,6 @@
 """The command line: parse, call, print. Only results go to standard output."""
 
+import atexit
 import csv
 import json
 import os
@@ -22,6 +23,12 @@ class _Refusal(click.ClickException):
     exit_code = 2
 
 
+class _Stopped(click.ClickException):
+    """Ctrl-C; the exit status is what shells give to it."""
+
+    exit_code = 130
+
+
 class _Group(click.Group):
     """Turns every ValueError and what the system refuses (a full disk, a folder that is not ours) into a refusal."""
 
@@ -30,6 +37,8 @@ class _Group(click.Group):
             return super().invoke(ctx)
         except ValueError as error:
             raise _Refusal(" ".join(str(error).split())) from error
+        except KeyboardInterrupt as error:
+            raise _Stopped("Stopped.") from error
         except BrokenPipeError:  # click's to handle: whoever reads our output has seen enough
             raise
         except OSError as error:
@@ -49,7 +58,7 @@ _format = click.option(
 def main() -> None:
     """Measure how hackable a speech quality predictor is.
 
-    Exit status: 0 all done, 1 some inputs failed (their rows say why), 2 wrong usage.
+    Exit status: 0 all done, 1 some inputs failed (their rows say why), 2 wrong usage, 130 stopped by Ctrl-C.
     """
 
 
@@ -132,8 +141,13 @@ def audit(paths, space, **options) -> None:
     """
     from jaxhack import auditing
 
-    with progress.display() as observe:
-        summary = auditing.audit(paths, codec=space, observe=observe, **options)
+    try:
+        with progress.display() as observe:
+            summary = auditing.audit(paths, codec=space, observe=observe, **options)
+    except KeyboardInterrupt as error:
+        # A black box may still be at work in a thread, which an orderly end of the interpreter aborts noisily.
+        atexit.register(os._exit, _Stopped.exit_code)
+        raise _Stopped("Stopped; what was computed is kept: repeat the command with --resume.") from error
     _print_summary(summary, options["out"])
     unread = len(summary["inputs"]["unread"])
     unjudged = max(a["n_failed"] + a["n_undetermined"] for a in summary["attackers"])
@@ -152,7 +166,14 @@ def report(run) -> None:
     """Make summary.json, table.csv and report.html anew from the stored rows of RUN; nothing is computed again."""
     from jaxhack import report as work
 
-    _print_summary(work.make(run), run)
+    try:
+        summary = work.make(run)
+    except (LookupError, TypeError, AttributeError) as error:
+        kind = type(error).__name__
+        raise ValueError(
+            f"{run!r} holds files that no audit wrote ({kind}: {error}): undo what changed them."
+        ) from error
+    _print_summary(summary, run)
 
 
 def _print_summary(summary: dict[str, Any], out: str) -> None:
