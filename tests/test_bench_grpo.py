@@ -1,6 +1,7 @@
 """The benchmarks of a GRPO step: both sides compute the same step, and the numbers are those of what was run."""
 
 import json
+from pathlib import Path
 
 import jax
 import jax.numpy as jnp
@@ -51,20 +52,30 @@ def test_attackers_differ_in_all_that_they_are_given(job):
 
 
 @pytest.mark.standard_promotion
-@pytest.mark.parametrize("main", [bench_grpo.main, bench_attackers.main])
-def test_tiny_run(main, shared, tmp_path):
+def test_tiny_run(shared, tmp_path):
     pytest.importorskip("torch")
     pytest.importorskip("nisqa")
-    out = tmp_path / "numbers.json"
-    arguments = ["--tiny", "--models", shared / "models", "--speech", shared / "speech", "--out", out]
-    run = CliRunner().invoke(main, [str(a) for a in arguments], catch_exceptions=False)
-    assert run.exit_code == 0
-    result = json.loads(out.read_text())
-    assert len(result["rows"]) == 2 and all(row["median_s"] > 0 for row in result["rows"])
-    if main is bench_grpo.main:
-        assert result["rows"][0]["times_faster"] > 0
-        assert len(result["agreement"]) == 5
-        assert max(list(result["agreement"].values())[:4]) < 1e-3
+    result = run(bench_grpo.main, tmp_path, "--models", shared / "models", "--speech", shared / "speech")
+    assert [row["side"] for row in result["rows"]] == ["jaxhack", "eager PyTorch"]
+    assert all(row["median_s"] > 0 for row in result["rows"]) and result["rows"][0]["times_faster"] > 0
+    assert len(result["agreement"]) == 5
+    assert max(list(result["agreement"].values())[:4]) < 1e-3
+
+
+@pytest.mark.standard_promotion
+def test_tiny_run_of_several_attackers(job, tmp_path, monkeypatch):
+    asked = []
+    monkeypatch.setattr(bench_attackers, "real_job", lambda *args: asked.append(args) or job)
+    result = run(bench_attackers.main, tmp_path, "--models", "m", "--speech", "s")
+    assert asked == [(Path("m"), Path("s"), bench_grpo.TINY, 3)]
+    assert [row["attackers"] for row in result["rows"]] == [1, 2]
+
+
+def run(main, folder, *arguments):
+    out = folder / "numbers.json"
+    done = CliRunner().invoke(main, ["--tiny", "--out", str(out), *map(str, arguments)], catch_exceptions=False)
+    assert done.exit_code == 0
+    return json.loads(out.read_text())
 
 
 def test_the_plain_decoder_is_lyras():
