@@ -22,6 +22,12 @@ class _Refusal(click.ClickException):
     exit_code = 2
 
 
+class _Stopped(click.ClickException):
+    """Ctrl-C; the exit status is what shells give to it."""
+
+    exit_code = 130
+
+
 class _Group(click.Group):
     """Turns every ValueError and what the system refuses (a full disk, a folder that is not ours) into a refusal."""
 
@@ -30,6 +36,8 @@ class _Group(click.Group):
             return super().invoke(ctx)
         except ValueError as error:
             raise _Refusal(" ".join(str(error).split())) from error
+        except KeyboardInterrupt as error:
+            raise _Stopped("Stopped.") from error
         except BrokenPipeError:  # click's to handle: whoever reads our output has seen enough
             raise
         except OSError as error:
@@ -135,8 +143,11 @@ def audit(paths, predictor, space, models, **options) -> None:
     settings.Settings(**{k: v for k, v in options.items() if k in settings.FIELDS})  # refused before weights are read
     codec = registry.codec(space, models=models)
     made = registry.predictor(predictor, models=models)
-    with progress.display() as observe:
-        summary = auditing.audit(paths, predictor=made, codec=codec, observe=observe, **options)
+    try:
+        with progress.display() as observe:
+            summary = auditing.audit(paths, predictor=made, codec=codec, observe=observe, **options)
+    except KeyboardInterrupt as error:
+        raise _Stopped("Stopped; what was computed is kept: repeat the command with --resume.") from error
     _print_summary(summary, options["out"])
     unread = len(summary["inputs"]["unread"])
     unjudged = max(a["n_failed"] + a["n_undetermined"] for a in summary["attackers"])
@@ -155,7 +166,14 @@ def report(run) -> None:
     """Make summary.json, table.csv and report.html anew from the stored rows of RUN; nothing is computed again."""
     from jaxhack import report as work
 
-    _print_summary(work.make(run), run)
+    try:
+        summary = work.make(run)
+    except (LookupError, TypeError, AttributeError) as error:
+        kind = type(error).__name__
+        raise ValueError(
+            f"{run!r} holds files that no audit wrote ({kind}: {error}): undo what changed them."
+        ) from error
+    _print_summary(summary, run)
 
 
 def _print_summary(summary: dict[str, Any], out: str) -> None:

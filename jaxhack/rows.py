@@ -134,7 +134,7 @@ def _table(rows: Sequence[Mapping[str, Any]]) -> pa.Table:
 def write(path: str | Path, rows: Sequence[Mapping[str, Any]]) -> None:
     """Writes rows to `path`, whole or not at all: an interruption leaves what was there before.
 
-    A row whose status is not "ok" may leave out what was never computed. A number that is not finite is stored as null.
+    A row whose status is not "ok" may leave out what was never computed. What is not finite is stored as null.
 
     Raises:
       ValueError: a column is unknown, missing or of the wrong type; the sentence names it.

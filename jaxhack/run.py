@@ -88,11 +88,7 @@ def open_run(out: Path, record: Mapping[str, Any], *, resume: bool = False, over
 
 
 def _check_same(found: Path, record: Mapping[str, Any]) -> None:
-    try:
-        old = json.loads(found.read_text(encoding="utf-8"))["record"]
-    except (ValueError, KeyError, TypeError) as error:
-        raise ValueError(f"{found} cannot be read as a run's record: start anew with --overwrite.") from error
-    before, now = _flat(old), _flat(record)
+    before, now = _flat(read(found)["record"]), _flat(record)
     changed = [
         f"{k}: {before.get(k)!r} then, {now.get(k)!r} now" for k in {**before, **now} if before.get(k) != now.get(k)
     ]
@@ -106,6 +102,23 @@ def _flat(record: Any, prefix: str = "") -> dict[str, Any]:
     if not isinstance(record, Mapping):
         return {prefix: record}
     return {k: v for name, x in record.items() for k, v in _flat(x, f"{prefix}.{name}" if prefix else name).items()}
+
+
+def read(found: Path) -> dict[str, Any]:
+    """What a ``run.json`` holds: ``record`` and ``versions``.
+
+    Raises:
+      ValueError: if it is damaged.
+    """
+    try:
+        stored = json.loads(found.read_text(encoding="utf-8"))
+        kinds = {"settings": dict, "predictor": dict, "space": dict, "panel": dict, "train": list, "test": list}
+        whole = all(isinstance(stored["record"][key], kind) for key, kind in kinds.items())
+        if whole and isinstance(stored["versions"], dict):
+            return stored
+    except (ValueError, KeyError, TypeError):
+        pass
+    raise ValueError(f"{found} cannot be read as a run's record: start anew with --overwrite.")
 
 
 def versions() -> dict[str, str]:

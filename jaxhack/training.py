@@ -74,7 +74,7 @@ def train(
     ) as manager:
         done = manager.latest_step() or 0
         if done:
-            states = manager.restore(done, args=ocp.args.StandardRestore(states))
+            states = _restore(manager, done, states)
         log = folder / "training.jsonl"
         _keep_lines(log, done)
         for first in range(done, steps, span):
@@ -87,6 +87,16 @@ def train(
             manager.save(first + span, args=ocp.args.StandardSave(states))
             observe(first + span, metrics)
     return states
+
+
+def _restore(manager: ocp.CheckpointManager, step: int, states: PyTree) -> PyTree:
+    try:
+        return manager.restore(step, args=ocp.args.StandardRestore(states))
+    except Exception as error:  # a damaged file shows in many ways
+        folder = Path(manager.directory) / str(step)
+        raise ValueError(
+            f"The checkpoint {folder} cannot be read: delete it, and --resume goes on from the one before."
+        ) from error
 
 
 def _indices(seed: int, attackers: int, steps: range, batch: int, size: int) -> np.ndarray:

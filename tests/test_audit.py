@@ -6,13 +6,14 @@ import subprocess
 import sys
 from pathlib import Path
 
+import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
 import toys
 
 import jaxhack as jh
-from jaxhack import audio, examples, rows
+from jaxhack import audio, examples, inputs, judgement, objective, rows
 
 pytestmark = pytest.mark.standard_promotion  # optax and orbax
 
@@ -254,3 +255,24 @@ def test_training_and_test_files_must_differ(clips, tmp_path):
         run(None, tmp_path / "out", train_paths=[clips], test_paths=[clips])
     with pytest.raises(ValueError, match="at least two speakers"):
         run(clips / "a1.wav", tmp_path / "out")
+
+
+def test_a_long_recording_is_attacked_for_its_first_half_minute(tmp_path):
+    wav = toys.speechlike(40, 1)
+    audio.write(tmp_path / "long.wav", wav, toys.RATE)
+    (batch,) = judgement.batches(inputs.collect([tmp_path / "long.wav"]), toys.RATE)
+    loaded = judgement.load(batch, toys.RATE, jax.random.key(0))
+    assert loaded.wav.shape == (8, 480000) and loaded.length.tolist() == [480000] + [0] * 7
+    (clip,) = loaded.clips
+    assert len(clip.wav) == 480000 and clip.seconds == 40.0
+    np.testing.assert_allclose(loaded.wav[0], wav[:480000], atol=1e-4)
+
+
+@pytest.mark.parametrize("rate", [8000, 48000, 44100])
+def test_a_predictor_at_another_rate_is_told_the_length_of_a_long_clip(rate):
+    def heads(params, wav, length):
+        return jnp.stack([length.astype(jnp.float32)])
+
+    predictor = toys.predictor()._replace(sample_rate=rate, heads=heads)
+    score = objective.listener(predictor, 16000)(jnp.zeros(480000), jnp.int32(480000))
+    assert float(score) == 30 * rate

@@ -274,7 +274,7 @@ def test_without_training_examples_or_any_verdict(tmp_path):
 
 
 def test_a_lost_example_says_so(tmp_path):
-    write_run(tmp_path / "run", utterances=("a",))
+    write_run(tmp_path / "run", utterances=("a",), record=RECORD | {"test": ["a"]})
     write_extras(tmp_path / "run")
     (tmp_path / "run" / "examples" / "most_attacked.wav").write_bytes(b"RIFF")
     (tmp_path / "run" / "training.jsonl").write_text('{"step": 0, "reward": [1.0')  # cut off by a crash
@@ -287,8 +287,19 @@ def test_an_unfinished_run_is_refused(tmp_path):
     with pytest.raises(ValueError, match=r"no finished run.*--resume"):
         report.make(tmp_path)
     (tmp_path / "run.json").write_text("{")
-    with pytest.raises(ValueError, match=r"run\.json is not valid JSON"):
+    with pytest.raises(ValueError, match=r"no finished run"):
         report.make(tmp_path)
+    rows.write(tmp_path / "rows.parquet", [])
+    with pytest.raises(ValueError, match=r"run\.json cannot be read as a run's record"):
+        report.make(tmp_path)
+
+
+@pytest.mark.parametrize("change", [lambda found: found + found[:1], lambda found: found[4:], lambda found: []])
+def test_rows_added_or_lost_are_refused(tmp_path, change):
+    write_run(tmp_path / "run")
+    rows.write(tmp_path / "run" / "rows.parquet", change(rows.read(tmp_path / "run" / "rows.parquet")))
+    with pytest.raises(ValueError, match="does not hold one row per attacker for each of the 4 test utterances"):
+        report.make(tmp_path / "run")
 
 
 def test_an_honest_failure_has_its_own_headline(made):

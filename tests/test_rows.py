@@ -113,19 +113,21 @@ def test_refuses_foreign_and_truncated_files(tmp_path):
 
 def test_parts_merge_in_order_and_go(tmp_path):
     folder = tmp_path / "parts"
-    assert not rows.has_part(folder, 0)
+    assert not rows.has_part(folder, 0, ["a.wav"])
     rows.write_part(folder, 10, [row("z.wav")])
     rows.write_part(folder, 2, [failed("broken.wav")])  # a part in which no measure was ever computed
     rows.write_part(folder, 0, [row("b.wav"), row("a.wav")])
     (folder / ".part-000003.parquet.1.tmp").write_bytes(b"left by a crash")
-    assert rows.has_part(folder, 2) and not rows.has_part(folder, 3)
+    assert rows.has_part(folder, 2, ["broken.wav"]) and not rows.has_part(folder, 3, ["broken.wav"])
+    assert not rows.has_part(folder, 2, ["broken.wav", "a.wav"])
+    assert [r["utterance"] for r in rows.merge(folder, 2)] == ["b.wav", "a.wav", "broken.wav"]
     merged = rows.merge(folder)
     assert [r["utterance"] for r in merged] == ["b.wav", "a.wav", "broken.wav", "z.wav"]
     assert all(list(r) == COLUMNS for r in merged)
     rows.write(tmp_path / "rows.parquet", merged)
     assert rows.read(tmp_path / "rows.parquet") == merged
     rows.drop_parts(folder)
-    assert rows.merge(folder) == [] and not rows.has_part(folder, 0)
+    assert rows.merge(folder) == [] and not rows.has_part(folder, 0, ["a.wav", "b.wav"])
 
 
 def test_a_truncated_part_is_named(tmp_path):
@@ -133,6 +135,7 @@ def test_a_truncated_part_is_named(tmp_path):
         rows.write_part(tmp_path, i, [row(f"{i}.wav")])
     path = rows.part_path(tmp_path, 1)
     path.write_bytes(path.read_bytes()[:-9])
+    assert not rows.has_part(tmp_path, 1, ["1.wav"])
     with pytest.raises(ValueError, match=r"part-000001\.parquet is truncated.*delete it"):
         rows.merge(tmp_path)
     path.unlink()

@@ -40,10 +40,18 @@ def make(folder: str | Path) -> dict[str, Any]:
       ValueError: if the folder holds no finished run.
     """
     folder = Path(folder)
-    stored = _read(folder / "run.json")
-    if not stored or not (folder / "rows.parquet").exists():
+    if not all((folder / name).exists() for name in ("run.json", "rows.parquet")):
         raise ValueError(f"{folder} holds no finished run (run.json, rows.parquet): finish it with --resume first.")
-    record, found = stored["record"], rows.read(folder / "rows.parquet")
+    stored, found = run.read(folder / "run.json"), rows.read(folder / "rows.parquet")
+    record, keys = stored["record"], [(row["utterance"], row["attacker"], row["seed"]) for row in found]
+    arms = len({key[1:] for key in keys})
+    if {key[0] for key in keys} != set(record["test"]) or not len(keys) == len(set(keys)) == arms * len(
+        record["test"]
+    ):
+        raise ValueError(
+            f"{folder / 'rows.parquet'} does not hold one row per attacker for each of the {len(record['test'])} "
+            "test utterances in run.json: delete it and compute it again with --resume."
+        )
     training, noted = _lines(folder / "training.jsonl"), _read(folder / "inputs.json") or {}
     tau, margins = record["settings"]["tau"], record["panel"]
     success = plain(summarise(found, tau, margins))
@@ -163,7 +171,7 @@ def _read(path: Path) -> Any:
     if not path.exists():
         return None
     try:
-        return json.loads(path.read_text())
+        return json.loads(path.read_text(encoding="utf-8"))
     except ValueError as error:
         raise ValueError(f"{path} is not valid JSON ({error}): repeat the run with --overwrite.") from error
 
@@ -171,7 +179,7 @@ def _read(path: Path) -> Any:
 def _lines(path: Path) -> list[dict[str, Any]]:
     """The lines of a JSON-lines file; a last one that a crash cut off is left out."""
     made = []
-    for line in path.read_text().splitlines() if path.exists() else []:
+    for line in path.read_text(encoding="utf-8", errors="replace").splitlines() if path.exists() else []:
         try:
             made.append(json.loads(line))
         except ValueError:
