@@ -158,7 +158,7 @@ def exploration(run: Run) -> Iterator[str]:
 def groups(run: Run) -> Iterator[str]:
     """Groups that taught nothing: non-finite or equal rewards."""
     for name, limit, what in (
-        ("groups_broken", 0.0, "held a score that was not finite and were left out"),
+        ("groups_broken", 0.0, "held a score that was not finite, which was left out"),
         ("groups_equal", EQUAL_GROUPS, "had equal rewards throughout, which teach nothing"),
     ):
         curves = [_curve(run, name, seed) for seed in range(_attackers(run))]

@@ -1,5 +1,6 @@
 """The command line: parse, call, print. Only results go to standard output."""
 
+import atexit
 import csv
 import json
 import os
@@ -57,7 +58,7 @@ _format = click.option(
 def main() -> None:
     """Measure how hackable a speech quality predictor is.
 
-    Exit status: 0 all done, 1 some inputs failed (their rows say why), 2 wrong usage.
+    Exit status: 0 all done, 1 some inputs failed (their rows say why), 2 wrong usage, 130 stopped by Ctrl-C.
     """
 
 
@@ -147,6 +148,8 @@ def audit(paths, predictor, space, models, **options) -> None:
         with progress.display() as observe:
             summary = auditing.audit(paths, predictor=made, codec=codec, observe=observe, **options)
     except KeyboardInterrupt as error:
+        # A black box may still be at work in a thread, which an orderly end of the interpreter aborts noisily.
+        atexit.register(os._exit, _Stopped.exit_code)
         raise _Stopped("Stopped; what was computed is kept: repeat the command with --resume.") from error
     _print_summary(summary, options["out"])
     unread = len(summary["inputs"]["unread"])

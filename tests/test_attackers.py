@@ -30,11 +30,19 @@ def test_group_advantages_of_known_groups():
     r[4, :] = np.nan
     r[5] = np.arange(8)
     advantages, equal, broken = group_advantages(jnp.asarray(r))
-    assert equal.tolist() == [True, False, False, False, False, False]
+    assert equal.tolist() == [True, False, True, True, True, False]
     assert broken.tolist() == [False, False, True, True, True, False]
     np.testing.assert_array_equal(advantages[jnp.array([0, 2, 3, 4])], 0.0)
     np.testing.assert_allclose(advantages[1], [-0.37778] * 7 + [2.64450], atol=2e-3)
     np.testing.assert_allclose(advantages[5], (np.arange(8) - 3.5) / np.std(np.arange(8)), atol=1e-3)
+
+
+@pytest.mark.parametrize("missing", [np.nan, np.inf, -np.inf])
+def test_a_draw_without_a_score_is_ignored_and_the_rest_of_its_group_teaches(missing):
+    r = jnp.asarray([missing, 1.0, 2.0, 3.0], jnp.float32)
+    advantages, equal, broken = group_advantages(r)
+    np.testing.assert_allclose(advantages, [0.0, -1.22460, 0.0, 1.22460], atol=1e-4)
+    assert not equal and broken
 
 
 @pytest.mark.parametrize(

@@ -61,17 +61,17 @@ def group_advantages(rewards: Array, *, eta: float = 1e-4) -> tuple[Array, Array
       eta: added to the standard deviation (population, two-pass).
 
     Returns:
-      ``(advantages [..., G], equal [...] bool, broken [...] bool)``. A group whose rewards are all equal, or that
-      holds a non-finite one, has zero advantages.
+      ``(advantages [..., G], equal [...] bool, broken [...] bool)``. `broken` groups hold a reward that is not
+      finite: it has advantage 0 and the others are normalised among themselves. `equal` are those whose finite
+      rewards are all equal, one or none included: they have zero advantages.
     """
     finite = jnp.isfinite(rewards)
-    broken = ~jnp.all(finite, -1)
-    r = jnp.where(broken[..., None], 0.0, rewards)
-    centred = r - jnp.mean(r, -1, keepdims=True)
-    std = jnp.sqrt(jnp.mean(jnp.square(centred), -1))
-    equal = (std < EQUAL) & ~broken
-    advantages = centred / (std + eta)[..., None]
-    return jnp.where((equal | broken)[..., None], 0.0, advantages), equal, broken
+    count = jnp.maximum(jnp.sum(finite, -1, keepdims=True), 1).astype(rewards.dtype)
+    r = jnp.where(finite, rewards, 0.0)
+    centred = jnp.where(finite, r - jnp.sum(r, -1, keepdims=True) / count, 0.0)
+    std = jnp.sqrt(jnp.sum(jnp.square(centred), -1, keepdims=True) / count)
+    advantages = jnp.where(std < EQUAL, 0.0, centred / (std + eta))
+    return advantages, (std < EQUAL)[..., 0], ~jnp.all(finite, -1)
 
 
 def grpo(
@@ -151,7 +151,7 @@ def grpo(
         actions = mean[:, None] + jnp.exp(log_sigma)[:, None] * noise
         rewards = objective.rewards(points, actions)
         advantages, equal, broken = group_advantages(rewards, eta=eta)
-        used = (~(equal | broken)).astype(mean.dtype)
+        used = (~equal).astype(mean.dtype)
         # The mean over the draws of groups that say something; the others contribute nothing.
         weight = used[:, None] / (jnp.maximum(jnp.sum(used), 1.0) * group)
         old = log_prob(state.params, points, actions)
@@ -169,7 +169,7 @@ def grpo(
             "sigma": jnp.mean(jnp.exp(log_sigma)),
             "log_ratio_sd": jnp.std(log_ratio),
             "clip_fraction": jnp.mean(outside, dtype=mean.dtype),
-            "groups_equal": jnp.mean(equal, dtype=mean.dtype),
+            "groups_equal": jnp.mean(equal & ~broken, dtype=mean.dtype),
             "groups_broken": jnp.mean(broken, dtype=mean.dtype),
         }
         return State(params, opt_state), metrics
