@@ -32,6 +32,7 @@ def audit(
     predictor: str | os.PathLike[str] | Callable | Predictor,
     codec: str | Codec = "lyra",
     models: str | os.PathLike[str] | None = None,
+    sample_rate: int | None = None,
     out: str | Path,
     train_paths: Sequence[str | Path] = (),
     test_paths: Sequence[str | Path] = (),
@@ -47,6 +48,8 @@ def audit(
       predictor: the target, whose score is the attackers' reward: anything that :func:`jaxhack.predictor` takes.
       codec: the chain that every perturbation passes through, by name or as it is.
       models: a folder of weight files, looked in first.
+      sample_rate: Hz at which the predictor listens; None is the codec's where the predictor takes any rate, else
+        the predictor's own, 16000 for a black box. The chain resamples where the two differ.
       out: the run's folder.
       train_paths: with `test_paths`, in place of `paths`.
       test_paths: utterances that no attacker may see.
@@ -63,7 +66,9 @@ def audit(
     """
     chosen = Settings(**settings)  # refused before weights are read
     codec = registry.codec(codec, models=models)
-    predictor = _at_rate(registry.predictor(predictor, models=models), codec.sample_rate)
+    predictor = registry.predictor(predictor, models=models, sample_rate=sample_rate)
+    if sample_rate is None and predictor.at_rate:
+        predictor = predictor.at_rate(codec.sample_rate)
     shortest = max(predictor.min_samples, 1) / predictor.sample_rate
     if chosen.crop_seconds < shortest:
         raise ValueError(
@@ -110,11 +115,6 @@ def choose(
     if not (training and test):
         raise ValueError("An audit needs at least one utterance to train on and one, of another speaker, to test.")
     return training, test, warnings
-
-
-def _at_rate(predictor: Predictor, rate: int) -> Predictor:
-    """The predictor at the chain's rate where it has one of its own there."""
-    return predictor.at_rate(rate) if predictor.at_rate and predictor.sample_rate != rate else predictor
 
 
 def _record(setup: Setup, training: Sequence[inputs.Utterance], test: Sequence[inputs.Utterance]) -> dict[str, Any]:

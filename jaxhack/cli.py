@@ -130,6 +130,12 @@ def reconstruct(paths, codec, out, models, form) -> None:
 @click.option("--limit", type=int, metavar="N", help="Recordings used in all.  [default: every one]")
 @click.option("--seed", type=int, default=0, help="Of the split, the attackers and the random directions.")
 @_models
+@click.option(
+    "--sample-rate",
+    type=click.IntRange(min=1),
+    metavar="HZ",
+    help="Rate at which the predictor listens.  [default: the codec's, or the predictor's only one]",
+)
 @click.option("--out", metavar="DIR", required=True, help="New folder for rows, summary, report and examples.")
 @click.option("--resume", is_flag=True, help="Continue an interrupted run.")
 @click.option("--overwrite", is_flag=True, help="Replace the run in DIR.")

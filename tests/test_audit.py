@@ -222,6 +222,7 @@ def test_a_black_box_is_attacked_like_any_other(clips, tmp_path):
         ({"seed": 2**70}, "seed must be a whole number from 0"),
         ({"limit": 1}, "limit must leave 2 utterances"),
         ({"attacker": "gppo"}, "grpo"),
+        ({"sample_rate": 8000}, "takes 16000 Hz only"),
         ({"train_paths": ["x"]}, "go together"),
     ],
 )
