@@ -161,7 +161,10 @@ def test_half_an_hour_in_bounded_memory(tmp_path):
     (row,) = score(level_16k(), [utterance], batch=1)
     peak = tracemalloc.get_traced_memory()[1]
     tracemalloc.stop()
-    assert row["seconds"] == 1800 and row["reason"] == "scored in 30 pieces of 60.0 s, averaged by length"
+    assert (
+        row["seconds"] == 1800
+        and row["reason"] == "8000->16000 Hz, soxr VHQ; scored in 30 pieces of 60.0 s, averaged by length"
+    )
     assert row["score"] == pytest.approx(expected_level(piece / 32768), abs=0.01)
     assert peak < 0.5 * 1800 * 16000 * 4  # the whole, at the predictor's rate, would be 115 MB
 
