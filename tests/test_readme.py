@@ -3,7 +3,6 @@
 import re
 from pathlib import Path
 
-import pytest
 from click.testing import CliRunner
 
 import jaxhack as jh
@@ -15,10 +14,7 @@ README = (Path(__file__).parents[1] / "README.md").read_text()
 def test_the_python_example_runs(shared, monkeypatch):
     code = re.search(r"```python\n(.*?)```", README, re.DOTALL)[1]
     names: dict = {}
-    try:
-        exec(code.replace("../shared/models", str(shared / "models")), names)
-    except ValueError as error:
-        pytest.skip(str(error))
+    exec(code.replace("../shared/models", str(shared / "models")), names)
     assert names["attacker"].name == "grpo" and names["attacker"].queries_per_step == 64
 
 
