@@ -83,6 +83,28 @@ def dnsmos(*keys: str) -> Scorer:
     return lambda files: np.array([score(file) for file in files])
 
 
+def streaming_graph(file: Path, threads: int | None = None) -> Callable[[np.ndarray], np.ndarray]:
+    """A function of ``frames [n, ...]`` that runs a TensorFlow Lite graph on one frame after the other.
+
+    It starts anew at every call: the interpreter keeps the convolutions' state and cannot be reset.
+    Raises ImportError where the interpreter is absent.
+    """
+    from ai_edge_litert.interpreter import Interpreter
+
+    def run(frames: np.ndarray) -> np.ndarray:
+        graph = Interpreter(str(file), num_threads=threads)
+        graph.allocate_tensors()
+        source, sink = graph.get_input_details()[0], graph.get_output_details()[0]["index"]
+        out = []
+        for frame in frames:
+            graph.set_tensor(source["index"], frame.reshape(source["shape"]))
+            graph.invoke()
+            out.append(graph.get_tensor(sink).ravel())
+        return np.array(out)
+
+    return run
+
+
 def _import_without(module: str, unneeded: Sequence[str]):
     stand_ins = {}
     for name in unneeded:

@@ -1,7 +1,6 @@
 """The Lyra port beside the TensorFlow Lite interpreter running the published files, on real speech.
 
 The originals compute their middle layers in 8 bits and the port does not, so they agree closely, not exactly.
-The interpreter keeps the convolutions' state and cannot be reset: every utterance gets a new one.
 """
 
 import jax
@@ -9,6 +8,7 @@ import numpy as np
 import pytest
 import soundfile
 
+from benchmarks import official
 from ports.lyra import LYRA_WEIGHTS, codes, lyra
 
 interpreter = pytest.importorskip("ai_edge_litert.interpreter", reason="needs ai-edge-litert")
@@ -38,27 +38,16 @@ def wavs(shared):
     return wavs
 
 
-def run(path, frames):
-    """A streaming graph over frames, from a fresh state."""
-    graph = interpreter.Interpreter(str(path))
-    graph.allocate_tensors()
-    source, sink = graph.get_input_details()[0], graph.get_output_details()[0]["index"]
-    out = []
-    for frame in frames:
-        graph.set_tensor(source["index"], frame.reshape(source["shape"]))
-        graph.invoke()
-        out.append(graph.get_tensor(sink).ravel().copy())
-    return np.array(out)
-
-
 @pytest.fixture(scope="module")
 def latents(folder, wavs):
-    return [run(folder / "soundstream_encoder.tflite", wav.reshape(-1, 320)) for wav in wavs]
+    encode = official.streaming_graph(folder / "soundstream_encoder.tflite")
+    return [encode(wav.reshape(-1, 320)) for wav in wavs]
 
 
 @pytest.fixture(scope="module")
 def outputs(folder, latents):
-    return [run(folder / "lyragan.tflite", z).ravel() for z in latents]
+    decode = official.streaming_graph(folder / "lyragan.tflite")
+    return [decode(z).ravel() for z in latents]
 
 
 def test_encoder(codec, wavs, latents):
