@@ -65,7 +65,7 @@ class Signals(NamedTuple):
     """The attacked waveforms of a batch; signal 0 of A + 1 is x̂, then one per arm."""
 
     saved: Array  # [A + 1, B, T] as saved
-    raw: Array  # [A + 1, B, T] as rendered
+    raw: Array  # [A + 1, B, T] as rendered, zero from `length` on
     sizes: Array  # [A + 1, B] achieved budget
 
 
@@ -109,6 +109,7 @@ def render(space: Space, choose: Callable[[PyTree], Array], wav: Array, length: 
     def one(point, action):
         delta = space.project(point, action)
         raw = space.render(point, delta)[: wav.shape[1]]
+        raw = jnp.where(jnp.arange(raw.shape[0]) < point.length, raw, 0.0)
         return heard(raw, point.length), raw, space.size(point, delta)
 
     return Signals(*jax.vmap(mapped(one), (None, 0))(points, chosen))
@@ -120,13 +121,11 @@ def judge(setup: Setup, weights: Weights, states: PyTree, wav: Array, length: Ar
     listen = listener(setup.predictor._replace(params=weights.predictor), setup.codec.sample_rate)
     listen = jax.vmap(mapped(listen), (0, None))
     scores = listen(jnp.concatenate([wav[None], signals.saved]), length)
-    inside = jnp.arange(wav.shape[1]) < length[:, None]
-    raw = jnp.where(inside, signals.raw, 0.0)
     return Judged(
         score_input=scores[0],
         scores=scores[1:],
-        scores_unrounded=listen(jnp.clip(raw, -1.0, 1.0), length),
+        scores_unrounded=listen(jnp.clip(signals.raw, -1.0, 1.0), length),
         sizes=signals.sizes,
-        clipped=jnp.sum(jnp.abs(raw) > 1.0, axis=-1),
+        clipped=jnp.sum(jnp.abs(signals.raw) > 1.0, axis=-1),
         panel=jax.vmap(mapped(partial(evaluate, tuple(setup.panel))), (None, 0, None))(wav, signals.saved, length),
     )
