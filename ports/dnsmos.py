@@ -369,7 +369,7 @@ def dnsmos_p808(paths: Mapping[str, Path]) -> Predictor:
     shapes = jax.eval_shape(net.init, jax.random.key(0), jax.ShapeDtypeStruct((900, 120), jnp.float32))
     params = load_params(path, _p808_names(), shapes)
     return _predictor(
-        "dnsmos_p808",
+        "dnsmos-p808",
         ("p808",),
         path,
         params,

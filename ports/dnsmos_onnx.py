@@ -57,7 +57,7 @@ def dnsmos_onnx(paths: Mapping[str, Path]) -> Predictor:
         raw = session.run(None, {"input_1": window[None]})[0][0][[2, 0, 1]]  # the graph's: sig, bak, ovr
         return (a * raw + b) * raw + c
 
-    return _black_box("dnsmos_onnx", ("ovrl", "sig", "bak"), path, judge)
+    return _black_box("dnsmos-onnx", ("ovrl", "sig", "bak"), path, judge)
 
 
 def dnsmos_p808_onnx(paths: Mapping[str, Path]) -> Predictor:
@@ -72,4 +72,4 @@ def dnsmos_p808_onnx(paths: Mapping[str, Path]) -> Predictor:
         level = librosa.power_to_db(mel, ref=np.max)
         return session.run(None, {"input_1": ((level.T + 40) / 40)[None].astype(np.float32)})[0][0]
 
-    return _black_box("dnsmos_p808_onnx", ("p808",), path, judge)
+    return _black_box("dnsmos-p808-onnx", ("p808",), path, judge)

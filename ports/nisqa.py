@@ -89,7 +89,7 @@ def nisqa_tts(paths: Mapping[str, Path], *, sample_rate: int = 16000) -> Predict
             "bias": tensors[f"{lstm}bias_ih_l0{end}"] + tensors[f"{lstm}bias_hh_l0{end}"],
         }
     params["pool"] = _dense(tensors, "pool.model.linear.")
-    return _predictor("nisqa_tts", NisqaTts, ("mos",), jax.tree.map(jnp.asarray, params), weights, sample_rate)
+    return _predictor("nisqa-tts", NisqaTts, ("mos",), jax.tree.map(jnp.asarray, params), weights, sample_rate)
 
 
 def _predictor(

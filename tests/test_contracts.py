@@ -24,7 +24,9 @@ def made(request, shared):
     absent = [w.file for w in jh.registry.weights_of(name) if not jh.weights.find(w, shared / "models")]
     if absent:
         pytest.skip(f"needs the weights {', '.join(absent)}, which are absent")
-    return getattr(jh, kind)(name, models=shared / "models")
+    thing = getattr(jh, kind)(name, models=shared / "models")
+    assert thing.name == name, "rows would not say what to ask for"
+    return thing
 
 
 def everything(kind: str):

@@ -2,11 +2,12 @@
 
     python experiments/table1_predictors/run.py --shared ../shared --work runs/table1
 
-Each run can be interrupted and goes on where it stopped. Its small files are copied to ``results/``, and
-``README.md``'s table is what ``--table`` prints from them.
+Each run can be interrupted and goes on where it stopped. Its small files are copied to ``results/``; ``README.md``'s
+table is what ``--table`` prints from them, and ``gains.svg`` is drawn from them at the same time.
 """
 
 import argparse
+import base64
 import json
 import shutil
 from collections.abc import Sequence
@@ -14,6 +15,7 @@ from pathlib import Path
 
 import jaxhack as jh
 from jaxhack.progress import display
+from jaxhack.report import figures
 
 HERE = Path(__file__).parent
 KEPT = ("run.json", "rows.parquet", "summary.json", "table.csv", "training.jsonl")
@@ -25,6 +27,7 @@ RUNS = {
     "nisqa_0.3": ("nisqa", {"epsilon": 0.3, "steps": 300}),
     "dnsmos-p808_0.5": ("dnsmos-p808", {"epsilon": 0.5, "steps": 100}),
 }
+PICTURED = "nisqa_0.3"
 HEADS = ("predictor", "ε", "steps", "n", "offset", "mean ASR", "worst ASR", "naive mean ASR", "mean gain")
 HEADS += ("one random: ASR, gain", "best of n random", "called worse: attackers, random")
 TINY = {"seeds": 1, "steps": 1, "batch": 2, "group": 2, "crop_seconds": 1.0, "limit": 4}
@@ -57,17 +60,23 @@ def table(results: Path) -> str:
     for name in RUNS:
         file = results / name / "summary.json"
         if file.exists():
-            lines.append("| " + " | ".join(_cells(json.loads(file.read_text()))) + " |")
+            lines.append("| " + " | ".join([RUNS[name][0], *_cells(json.loads(file.read_text()))]) + " |")
     return "\n".join(lines)
 
 
+def picture(results: Path, name: str) -> bytes:
+    """The histogram of gains in the report of a line, as SVG."""
+    tau = json.loads((results / name / "summary.json").read_text())["configuration"]["settings"]["tau"]
+    address = figures.gains(jh.rows.read(results / name / "rows.parquet"), tau)
+    return base64.b64decode(address.partition(",")[2])
+
+
 def _cells(s: dict) -> list[str]:
-    settings, predictor = s["configuration"]["settings"], s["configuration"]["predictor"]["name"]
+    settings = s["configuration"]["settings"]
     trained = [a for a in s["attackers"] if not a["baseline"]]
     baseline = {a["attacker"]: a for a in s["attackers"] if a["baseline"]}
     best = baseline["random_best"]
     return [
-        predictor,
         str(settings["epsilon"]),
         str(settings["steps"]),
         str(trained[0]["n"]),
@@ -89,12 +98,14 @@ def main(argv: Sequence[str] | None = None) -> None:
     parser.add_argument("--results", type=Path, default=HERE / "results", help="where their small files go")
     parser.add_argument("--only", nargs="+", choices=RUNS, default=list(RUNS))
     parser.add_argument("--tiny", action="store_true", help="one step on four recordings, to see that it works")
-    parser.add_argument("--table", action="store_true", help="print the table of what is there, and run nothing")
+    parser.add_argument("--table", action="store_true", help="print and draw what is there, and run nothing")
     args = parser.parse_args(argv)
     if not args.table:
         for name in args.only:
             run(name, args.shared, args.work, args.results, tiny=args.tiny)
     print(table(args.results))
+    if (args.results / PICTURED).exists():
+        (args.results / "gains.svg").write_bytes(picture(args.results, PICTURED))
 
 
 if __name__ == "__main__":
