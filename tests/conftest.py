@@ -32,6 +32,15 @@ def shared() -> Path:
 
 
 @pytest.fixture(autouse=True)
+def quick_compilation(request: pytest.FixtureRequest):
+    """Tests that spend their time in the compiler spare its expensive passes."""
+    quick = request.node.get_closest_marker("quick_compilation") is not None
+    jax.config.update("jax_disable_most_optimizations", quick)
+    yield
+    jax.config.update("jax_disable_most_optimizations", False)
+
+
+@pytest.fixture(autouse=True)
 def strict_promotion(request: pytest.FixtureRequest):
     """No implicit dtype promotion in our own code."""
     mode = "standard" if request.node.get_closest_marker("standard_promotion") else "strict"

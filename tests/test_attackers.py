@@ -59,7 +59,7 @@ def test_grpo_finds_the_known_optimum(normalise_mean):
         return attacker.step(state, key, points)
 
     state = attacker.init(jax.random.key(0))
-    state, metrics = jax.jit(lambda s: jax.lax.scan(body, s, jax.random.split(jax.random.key(1), 150)))(state)
+    state, metrics = jax.jit(lambda s: jax.lax.scan(body, s, jax.random.split(jax.random.key(1), 80)))(state)
     state, metrics = jax.device_get((state, metrics))
     action = attacker.act(state, jax.random.key(0), first(points))
     scale = np.asarray(first(points).content[1])  # the score moves by ⟨δ ⊙ s_z, target⟩

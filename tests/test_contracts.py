@@ -31,7 +31,10 @@ def made(request, shared):
 
 def everything(kind: str):
     names = ["toy", *jh.registry.names(kind)]
-    return pytest.mark.parametrize("made", [(kind, name) for name in names], ids=names, indirect=True)
+    quick = pytest.mark.quick_compilation
+    heavy = {name for name in names if kind == "codec" or name.startswith("nisqa")}  # to compile, not to run
+    made = [pytest.param((kind, name), id=name, marks=[quick] if name in heavy else []) for name in names]
+    return pytest.mark.parametrize("made", made, indirect=True)
 
 
 def clips() -> tuple[np.ndarray, np.ndarray]:

@@ -10,6 +10,7 @@ from jaxhack import rows
 pytestmark = pytest.mark.standard_promotion  # optax and orbax
 
 
+@pytest.mark.quick_compilation
 def test_table1(shared, tmp_path, capsys):
     arguments = ["--shared", shared, "--work", tmp_path / "work", "--results", tmp_path / "results"]
     table1.main([str(a) for a in arguments] + ["--only", "nisqa_0.5", "--tiny"])

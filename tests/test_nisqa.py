@@ -126,6 +126,7 @@ KNOWN = [2.4571, 1.7755, 3.9431, 3.1957, 3.1856]
 # One utterance, any padding
 
 
+@pytest.mark.quick_compilation
 def test_padding_changes_nothing(shared, predictor, score):
     quiet, loud = read(shared / CLIPS[0])[: FRAMES * 160 + 63], read(shared / CLIPS[4])
     batch = jnp.stack([pad(quiet, BUCKET), pad(loud, BUCKET)])
@@ -148,6 +149,7 @@ def test_shortest_and_longest(predictor, score):
         assert heads.shape == (5,)
 
 
+@pytest.mark.quick_compilation
 def test_gradient_is_finite_on_silence_and_on_silent_frames(predictor):
     slope = jax.jit(jax.value_and_grad(lambda wav, n: predictor.score(predictor.params, wav, n)))
     noise = np.random.default_rng(0).normal(0, 0.1, 8000).astype(np.float32)
@@ -164,6 +166,7 @@ def test_gradient_is_finite_on_silence_and_on_silent_frames(predictor):
     np.testing.assert_allclose(gradient @ noise, (scores[0] - scores[1]) / (2 * step), rtol=0.1)
 
 
+@pytest.mark.quick_compilation
 def test_lstm_stops_at_the_last_valid_window():
     x = jnp.asarray(np.random.default_rng(0).normal(size=(7, 3)), jnp.float32)
     for reverse in (False, True):
