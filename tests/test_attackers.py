@@ -84,7 +84,7 @@ def test_best_of_n_is_the_best_and_more_draws_never_lose():
     _, target, points = setup()
     key = jax.random.key(3)
     scores = []
-    for draws in (3, 21):
+    for draws in (2, 8, 21):
         action = jax.jit(random(target, draws=draws).act)(None, key, first(points))
         every = jnp.stack([jax.random.normal(jax.random.fold_in(key, i), (CHANNELS,)) for i in range(draws)])
         rewards = jax.jit(target.rewards)(jax.tree.map(lambda x: x[:1], points), every[None])[0]

@@ -188,26 +188,21 @@ def test_an_attacker_is_the_same_alone_and_beside_others(tmp_path):
         assert alone.std() == 0 or not np.array_equal(beside[0], beside[1])
 
 
-def test_no_budget_no_gain():
-    """At ε = 0 every output is x̂ to the bit, whatever the attackers have learned."""
+def test_no_budget_no_gain(clips, tmp_path):
+    """At ε = 0 every output is x̂ to the bit, whatever an attacker wants."""
     settings = Settings(seeds=1, batch=2, group=2, epsilon=0.0, options={"hidden": 8})
     setup = attack.Setup(toys.predictor(), toys.codec(), default_panel(toys.RATE), settings, 3)
-    wav = np.stack([toys.speechlike(1.0, i) for i in range(2)])
-    length = np.full(2, wav.shape[1], np.int32)
-    weights = attack.Weights(
-        setup.codec.params, setup.predictor.params, jh.spaces.latent_statistics(setup.codec, [(wav, length)])
-    )
-    keys = jax.random.split(jax.random.key(0), 2)
-
-    @jax.jit
-    def judged(weights):
-        states = jax.vmap(setup.attacker(weights).init)(keys[:1])
-        return attack.judge(setup, weights, states, wav, length, keys)
-
-    found = judged(weights)
-    assert found.scores.shape == (4, 2) and not found.sizes.any()
-    for values in (found.scores, found.scores_unrounded, *found.panel.values()):
-        np.testing.assert_array_equal(values, np.broadcast_to(values[0], values.shape))
+    wav = toys.speechlike(1.0, 0)[None]
+    statistics = jh.spaces.latent_statistics(setup.codec, [(wav, np.full(1, wav.shape[1], np.int32))])
+    weights = attack.Weights(setup.codec.params, setup.predictor.params, statistics)
+    states = jax.jit(jax.vmap(setup.attacker(weights).init))(jax.random.split(jax.random.key(0), 1))
+    test = inputs.collect([clips])[: judgement.BATCH]
+    judgement.attack_test_set(setup, weights, states, test, tmp_path, lambda *_: None)
+    found = rows.read(tmp_path / "rows.parquet")
+    assert len(found) == 3 * judgement.BATCH
+    for row in found:
+        assert row["gain"] == 0.0 and row["achieved_size"] == 0.0 and row["verdict"] == "no_hack"
+        assert row["estoi_attacked"] == row["estoi_reference"] and row["si_sdr_attacked"] == row["si_sdr_reference"]
 
 
 def test_a_folder_with_everything_in_it(clips, tmp_path):
