@@ -53,6 +53,9 @@ ENTRIES: dict[str, Entry] = {
         "ports.dnsmos:DNSMOS_P808_WEIGHTS",
         "dnsmos-p808 as a black box, no gradient",
     ),
+    "mini": Entry(
+        "codec", "ports.mini:mini", "ports.mini:MINI_WEIGHTS", "our own small codec, weights in the package"
+    ),
     "lyra": Entry("codec", "ports.lyra:lyra", "ports.lyra:LYRA_WEIGHTS", "Lyra V2, continuous latent at 50 Hz"),
     # Spaces and attackers belong here too, as further kinds.
 }
