@@ -16,7 +16,7 @@ from jaxhack.attack import Setup, Weights
 from jaxhack.judgement import attack_test_set
 from jaxhack.measures.panel import default_panel
 from jaxhack.parallel import mapped
-from jaxhack.settings import Settings
+from jaxhack.settings import DEFAULT_CODEC, DEFAULT_PREDICTOR, Settings
 from jaxhack.spaces import latent_statistics
 from jaxhack.training import train
 from jaxhack.types import Codec, Predictor, PyTree
@@ -27,10 +27,10 @@ STATISTICS_CLIPS = 512  # training clips, spread over the set, that the latent's
 
 
 def audit(
-    paths: Sequence[str | Path] = (),
+    paths: Sequence[str | Path] | None = None,
     *,
-    predictor: str | os.PathLike[str] | Callable | Predictor,
-    codec: str | Codec = "lyra",
+    predictor: str | os.PathLike[str] | Callable | Predictor = DEFAULT_PREDICTOR,
+    codec: str | Codec = DEFAULT_CODEC,
     models: str | os.PathLike[str] | None = None,
     sample_rate: int | None = None,
     out: str | Path,
@@ -39,12 +39,14 @@ def audit(
     resume: bool = False,
     overwrite: bool = False,
     observe: Observer = lambda *_: None,
+    profile: str | None = None,
     **settings: Any,
 ) -> dict[str, Any]:
     """Audits a predictor in a codec's latent space and leaves rows, summary, report and examples in `out`.
 
     Args:
-      paths: audio files, folders or lists, split by speaker into a training and a test half.
+      paths: audio files, folders or lists, split by speaker into a training and a test half; None, and no
+        `train_paths` either, is the demo speech that ships with the package.
       predictor: the target, whose score is the attackers' reward: anything that :func:`jaxhack.predictor` takes.
       codec: the chain that every perturbation passes through, by name or as it is.
       models: a folder of weight files, looked in first.
@@ -55,8 +57,11 @@ def audit(
       test_paths: utterances that no attacker may see.
       resume: continue an interrupted run; the rows are those of an unbroken one.
       overwrite: replace the run found in `out`.
-      observe: called with (stage, done, total, figures) as the work goes on.
-      **settings: fields of :class:`~jaxhack.settings.Settings`.
+      observe: called with (stage, done, total, figures) as the work goes on; first with "start", the number of
+        recordings as total, and what is about to run as figures.
+      profile: the named sizes to start from, one of :data:`~jaxhack.settings.PROFILES`; None is "quick" for the demo
+        speech and "paper" for anything else.
+      **settings: further fields of :class:`~jaxhack.settings.Settings`, in place of the profile's.
 
     Returns:
       The summary, as in ``summary.json``.
@@ -64,7 +69,8 @@ def audit(
     Raises:
       ValueError: for settings out of range, inputs that overlap or do not suffice, an `out` that exists.
     """
-    chosen = Settings(**settings)  # refused before weights are read
+    demo = paths is None and not (train_paths or test_paths)
+    chosen = Settings.of(profile or ("quick" if demo else "paper"), **settings)  # refused before weights are read
     codec = registry.codec(codec, models=models)
     predictor = registry.predictor(predictor, models=models, sample_rate=sample_rate)
     if sample_rate is None and predictor.at_rate:
@@ -75,11 +81,14 @@ def audit(
             f"crop_seconds must be at least {shortest:g}, the shortest that {predictor.name} scores, "
             f"got {chosen.crop_seconds}."
         )
-    training, test, warnings = choose(paths, train_paths, test_paths, chosen)
+    training, test, warnings = choose([inputs.DEMO] if demo else paths or (), train_paths, test_paths, chosen)
     setup = Setup(predictor, codec, default_panel(codec.sample_rate), chosen, chosen.queries(len(test)))
     with run.alone(Path(out)):
-        folder = run.open_run(Path(out), _record(setup, training, test), resume=resume, overwrite=overwrite)
+        record = _record(setup, training, test, demo)
+        folder = run.open_run(Path(out), record, resume=resume, overwrite=overwrite)
         if not all((folder / name).exists() for name in ("rows.parquet", "examples/examples.json")):
+            plan = {"predictor": predictor.name, "space": codec.name, "demo": demo, **record["settings"]}
+            observe("start", 0, len(training) + len(test), plan)
             weights, states, unread = _train(setup, training, folder, observe)
             run.write_json(folder / "inputs.json", {"warnings": warnings, "unread": unread})
             attack_test_set(setup, weights, states, test, folder, observe)
@@ -117,7 +126,9 @@ def choose(
     return training, test, warnings
 
 
-def _record(setup: Setup, training: Sequence[inputs.Utterance], test: Sequence[inputs.Utterance]) -> dict[str, Any]:
+def _record(
+    setup: Setup, training: Sequence[inputs.Utterance], test: Sequence[inputs.Utterance], demo: bool
+) -> dict[str, Any]:
     predictor, codec = setup.predictor, setup.codec
     return {
         "settings": asdict(setup.settings),
@@ -135,6 +146,7 @@ def _record(setup: Setup, training: Sequence[inputs.Utterance], test: Sequence[i
         },
         "panel": {m.name: m.margin for m in setup.panel},
         "queries": setup.queries,
+        "demo": demo,
         "train": [u.id for u in training],
         "test": [u.id for u in test],
     }

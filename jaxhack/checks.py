@@ -8,6 +8,8 @@ import math
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any, NamedTuple, TypeGuard
 
+from jaxhack.settings import PROFILES, first_look, sizes
+
 Row = Mapping[str, Any]
 
 PANEL_SAYS_NOTHING = 0.95  # share of outputs called worse, random ones included
@@ -290,8 +292,29 @@ def clipping(run: Run) -> Iterator[str]:
         )
 
 
+def quick_profile(run: Run) -> Iterator[str]:
+    """Attackers trained too little to find what there is."""
+    settings = run.record["settings"]
+    if first_look(settings):
+        yield (
+            f"This is the quick profile ({sizes(settings)}), a first look: it finds less than the standard one "
+            f"({sizes(PROFILES['standard'])}), so a low rate says nothing yet."
+        )
+
+
+def demo_speech(run: Run) -> Iterator[str]:
+    """Nobody's recordings."""
+    if run.record.get("demo"):
+        yield (
+            "The recordings are the synthetic demo clips that ship with jaxhack: the numbers say nothing about real "
+            "speech; audit recordings of your own."
+        )
+
+
 CHECKS: tuple[Callable[[Run], Iterator[str]], ...] = (
     nothing_judged,
+    demo_speech,
+    quick_profile,
     budget,
     panel_says_nothing,
     weaker_than_random,

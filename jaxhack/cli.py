@@ -4,8 +4,9 @@ import atexit
 import csv
 import json
 import os
+import re
 import sys
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any, TextIO
@@ -13,6 +14,7 @@ from typing import Any, TextIO
 import click
 
 from jaxhack import progress
+from jaxhack.settings import DEFAULT_CODEC, DEFAULT_PREDICTOR, PROFILES, Settings
 
 # jax and what needs it are imported inside the commands: `jaxhack --help` is instant.
 
@@ -51,6 +53,16 @@ _models = click.option("--models", metavar="DIR", help="Folder of weight files, 
 _format = click.option(
     "--format", "form", type=click.Choice(["csv", "jsonl"]), default="csv", help="Form of the rows."
 )
+
+
+def _sized(flag: str, text: str) -> Callable:
+    """An option that a profile sets where the caller does not; the help says to what."""
+    name = flag.removeprefix("--").replace("-", "_")
+    paper = getattr(Settings, name)
+    values = {profile: f"{sizes.get(name, paper):g}" for profile, sizes in PROFILES.items()}
+    same = len(set(values.values())) == 1
+    default = values["paper"] if same else ", ".join(f"{profile} {value}" for profile, value in values.items())
+    return click.option(flag, type=type(paper), help=f"{text}  [default: {default}]")
 
 
 @click.group(cls=_Group, context_settings={"show_default": True, "help_option_names": ["-h", "--help"]})
@@ -113,18 +125,25 @@ def reconstruct(paths, codec, out, models, form) -> None:
     _finish(_write(rows, work.COLUMNS, form, sys.stdout, len(utterances)))
 
 
-@main.command(epilog="\b\nExample:\n  jaxhack audit recordings/ --predictor nisqa --space lyra --out runs/nisqa")
+@main.command(epilog="\b\nExample:\n  jaxhack audit\n  jaxhack audit recordings/ --predictor nisqa --space lyra")
 @click.argument("paths", nargs=-1, metavar="[PATH]...", type=click.Path())
-@click.option("--predictor", metavar="NAME", required=True, help="A name, FILE.onnx, or package.module:function.")
-@click.option("--space", metavar="NAME", default="lyra", help="Codec whose latent is attacked.")
+@click.option(
+    "--predictor", metavar="NAME", default=DEFAULT_PREDICTOR, help="A name, FILE.onnx, or package.module:function."
+)
+@click.option("--space", metavar="NAME", default=DEFAULT_CODEC, help="Codec whose latent is attacked.")
+@click.option(
+    "--profile",
+    metavar="|".join(PROFILES),
+    help="Sizes to start from; what is given beside it overrides them.  [default: paper; quick without recordings]",
+)
 @click.option("--attacker", metavar="NAME", default="grpo", help="grpo, or grpo-literal without its safeguard.")
-@click.option("--seeds", type=int, default=5, help="Attackers k that differ only in their seed.")
-@click.option("--steps", type=int, default=2000, help="Optimisation steps of each attacker.")
-@click.option("--batch", type=int, default=8, help="Crops in a step.")
-@click.option("--group", type=int, default=8, help="Actions drawn for a crop; at least 2.")
-@click.option("--crop-seconds", type=float, default=3.0, help="Length of a training crop, s.")
-@click.option("--epsilon", type=float, default=0.5, help="Size of the perturbation: RMS, in latent deviations.")
-@click.option("--tau", type=float, default=0.3, help="Gain that a hack exceeds, MOS.")
+@_sized("--seeds", "Attackers k that differ only in their seed.")
+@_sized("--steps", "Optimisation steps of each attacker.")
+@_sized("--batch", "Crops in a step.")
+@_sized("--group", "Actions drawn for a crop; at least 2.")
+@_sized("--crop-seconds", "Length of a training crop, s.")
+@_sized("--epsilon", "Size of the perturbation: RMS, in latent deviations.")
+@_sized("--tau", "Gain that a hack exceeds, MOS.")
 @click.option("--train", "train_paths", multiple=True, metavar="PATH", help="Training recordings, with --test.")
 @click.option("--test", "test_paths", multiple=True, metavar="PATH", help="Recordings that no attacker sees.")
 @click.option("--limit", type=int, metavar="N", help="Recordings used in all.  [default: every one]")
@@ -136,25 +155,32 @@ def reconstruct(paths, codec, out, models, form) -> None:
     metavar="HZ",
     help="Rate at which the predictor listens.  [default: the codec's, or the predictor's only one]",
 )
-@click.option("--out", metavar="DIR", required=True, help="New folder for rows, summary, report and examples.")
+@click.option(
+    "--out", metavar="DIR", help="New folder for rows, summary, report and examples.  [default: runs/PREDICTOR]"
+)
 @click.option("--resume", is_flag=True, help="Continue an interrupted run.")
 @click.option("--overwrite", is_flag=True, help="Replace the run in DIR.")
-def audit(paths, space, **options) -> None:
+def audit(paths, predictor, space, out, **options) -> None:
     """Measure how hackable a predictor is: train attackers, attack recordings that they never saw.
 
     PATH is an audio file, a folder, a manifest (.csv, .jsonl) or a Kaldi list (.scp); all PATHs together are split by
-    speaker into a training and a test half. DIR holds rows.parquet, summary.json and report.html at the end.
+    speaker into a training and a test half. Without PATH, --train and --test, demo speech that ships with jaxhack is
+    audited at the quick profile's size: a first look in minutes, offline. DIR holds rows.parquet, summary.json and
+    report.html at the end.
     """
     from jaxhack import auditing
 
+    out = out or str(Path("runs", _folder_name(predictor)))
     try:
         with progress.display() as observe:
-            summary = auditing.audit(paths, codec=space, observe=observe, **options)
+            summary = auditing.audit(
+                paths or None, predictor=predictor, codec=space, out=out, observe=observe, **options
+            )
     except KeyboardInterrupt as error:
         # A black box may still be at work in a thread, which an orderly end of the interpreter aborts noisily.
         atexit.register(os._exit, _Stopped.exit_code)
         raise _Stopped("Stopped; what was computed is kept: repeat the command with --resume.") from error
-    _print_summary(summary, options["out"])
+    _print_summary(summary, out)
     unread = len(summary["inputs"]["unread"])
     unjudged = max(a["n_failed"] + a["n_undetermined"] for a in summary["attackers"])
     if unread or unjudged:
@@ -180,6 +206,12 @@ def report(run) -> None:
             f"{run!r} holds files that no audit wrote ({kind}: {error}): undo what changed them."
         ) from error
     _print_summary(summary, run)
+
+
+def _folder_name(predictor: str) -> str:
+    """A name for a predictor's run: of a file its stem, of ``module:function`` the function."""
+    last = Path(predictor).stem if predictor.lower().endswith(".onnx") else predictor.rpartition(":")[2]
+    return re.sub(r"[^\w.-]+", "_", last).strip("._") or "predictor"
 
 
 def _print_summary(summary: dict[str, Any], out: str) -> None:

@@ -14,6 +14,7 @@ from typing import NamedTuple
 
 from jaxhack.audio import SUFFIXES
 
+DEMO = Path(__file__).parent / "demo" / "manifest.csv"  # what an audit without recordings is of
 PATH_COLUMNS = ("path", "file", "filename", "audio", "wav")  # the first that a manifest has names the audio
 ID_COLUMNS = ("id", "utterance")
 

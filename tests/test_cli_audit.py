@@ -5,26 +5,30 @@ import os
 import shutil
 import subprocess
 import sys
+from dataclasses import asdict
 from pathlib import Path
 
+import fakes
 import numpy as np
 import pytest
 import toys
 from click.testing import CliRunner
 
-from jaxhack import audio, auditing, registry, rows
+from jaxhack import audio, auditing, inputs, registry, rows
 from jaxhack.cli import main
+from jaxhack.settings import PROFILES, Settings
 
 pytestmark = pytest.mark.standard_promotion  # optax and orbax
 
 TINY = "--space toy_codec --seeds 1 --steps 2 --batch 2 --group 2 --crop-seconds 0.5".split()  # noqa: SIM905
 ENTRIES = {"toy": ("predictor", "toys:listed"), "toy_codec": ("codec", "toys:listed_codec")}
+DEFAULTS = {"dnsmos-p808": ENTRIES["toy"], "mini": ENTRIES["toy_codec"]}  # toys under the defaults' names
 
 
 @pytest.fixture(scope="module", autouse=True)
 def listed():
     with pytest.MonkeyPatch.context() as patch:
-        for name, (kind, make) in ENTRIES.items():
+        for name, (kind, make) in (ENTRIES | DEFAULTS).items():
             patch.setitem(registry.ENTRIES, name, registry.Entry(kind, make, "toys:NO_WEIGHTS", "for tests"))
         yield
 
@@ -132,6 +136,97 @@ def test_recordings_without_a_verdict_are_an_exit_status(done, clips, tmp_path, 
     monkeypatch.setattr(auditing, "audit", lambda *args, **kwargs: summary)
     sentence = audit(clips, "--out", tmp_path, status=1).stderr.splitlines()[-1]
     assert sentence == "0 of 2 training and 2 of 2 test recordings gave nothing: the report says why"
+
+
+def test_no_argument_at_all_is_the_quick_profile_on_demo_speech(tmp_path, monkeypatch):
+    (tmp_path / "demo").mkdir()
+    lines = ["file,speaker"]
+    for i, name in enumerate(("a1", "a2", "b1", "b2")):
+        audio.write(tmp_path / "demo" / f"{name}.wav", fakes.speechlike(1.0 + 0.1 * i, seed=i), 16000)
+        lines.append(f"{name}.wav,{name[0]}")
+    (tmp_path / "demo" / "manifest.csv").write_text("\n".join(lines))
+    tiny = {"seeds": 1, "steps": 2, "batch": 2, "group": 2, "crop_seconds": 0.5}  # compiled already
+    monkeypatch.setitem(PROFILES, "quick", tiny)
+    monkeypatch.setattr(inputs, "DEMO", tmp_path / "demo" / "manifest.csv")
+    monkeypatch.chdir(tmp_path)
+    result = run("audit", status=0)
+    assert result.stderr.splitlines()[0] == (
+        "Auditing toy in toy: quick profile, seeds 1 × steps 2 × batch 2, 4 demo recordings; "
+        "the quick profile gives a first look, not a result"
+    )
+    record = json.loads(Path("runs/dnsmos-p808/run.json").read_text())["record"]
+    assert record["demo"] is True and record["settings"] == asdict(Settings(profile="quick", **tiny))
+    assert sorted(record["train"] + record["test"]) == ["a1.wav", "a2.wav", "b1.wav", "b2.wav"]
+    warnings = json.loads(Path("runs/dnsmos-p808/summary.json").read_text())["warnings"]
+    assert ["demo clips" in w for w in warnings][:2] == [True, False] and "quick profile" in warnings[1]
+    printed = " ".join(result.stdout.split())
+    assert "Settings: profile quick, attacker grpo" in printed and "runs/dnsmos-p808/report.html" in printed
+    assert "--resume" in refused("audit")  # a second time finds the first
+
+
+@pytest.fixture
+def called(done, monkeypatch) -> list[tuple]:
+    """What the command asks for, of an audit that is not done."""
+    calls = []
+    summary = json.loads((done / "summary.json").read_text())
+    monkeypatch.setattr(auditing, "audit", lambda paths, **options: calls.append((paths, options)) or summary)
+    return calls
+
+
+@pytest.mark.parametrize(
+    "predictor, out",
+    [
+        ("nisqa-tts", "nisqa-tts"),
+        ("some/where/My Model v1.2.ONNX", "My_Model_v1.2"),
+        ("my.package:score", "score"),
+        ("my.package:Model.score", "Model.score"),
+        ("../..", "predictor"),
+        (".onnx", "onnx"),
+    ],
+)
+def test_a_run_without_a_folder_lies_under_its_predictors_name(called, predictor, out):
+    run("audit", "--predictor", predictor, status=0)
+    assert called[0][1]["out"] == str(Path("runs", out))
+
+
+def test_the_command_passes_on_what_was_given_and_nothing_else(called):
+    run("audit", "--profile", "standard", "--steps", "7", "--epsilon", "0", "--out", "o", status=0)
+    run("audit", "clips", "--predictor", "nisqa", "--space", "lyra", status=0)
+    (demo, quick), (paths, plain) = called
+    assert demo is None and paths == ("clips",)
+    assert (quick["predictor"], quick["codec"], quick["profile"]) == ("dnsmos-p808", "mini", "standard")
+    assert (quick["steps"], quick["epsilon"], quick["out"]) == (7, 0.0, "o")
+    assert (plain["predictor"], plain["codec"], plain["profile"], plain["out"]) == (
+        "nisqa",
+        "lyra",
+        None,
+        str(Path("runs/nisqa")),
+    )
+    sizes = ("seeds", "steps", "batch", "group", "crop_seconds", "epsilon", "tau", "limit")
+    assert {plain[name] for name in sizes} == {None}
+
+
+def test_an_unknown_profile(clips, tmp_path):
+    assert "Unknown profile 'qick'; did you mean quick?" in refused("audit", clips, "--profile", "qick")
+
+
+def test_a_run_from_before_there_were_profiles(clips, copy):
+    stored = json.loads((copy / "run.json").read_text())
+    assert stored["record"].pop("demo") is False and stored["record"]["settings"].pop("profile") == "paper"
+    (copy / "run.json").write_text(json.dumps(stored))
+    before = (copy / "rows.parquet").read_bytes()
+    audit(clips, "--out", copy, "--resume", status=0)
+    assert (copy / "rows.parquet").read_bytes() == before
+    printed = " ".join(run("report", copy, status=0).stdout.split())
+    assert "Settings: attacker grpo" in printed and "profile" not in printed
+    assert "profile" not in (copy / "report.html").read_text()
+
+
+def test_a_profile_is_a_name_for_sizes_and_a_run_is_its_sizes(clips, copy):
+    result = audit(clips, "--out", copy, "--resume", "--profile", "quick", status=0)
+    assert "Auditing" not in result.stderr  # nothing was left to do
+    sentence = refused("audit", clips, "--out", copy, "--predictor", "toy", *TINY, "--resume", "--steps", "3")
+    assert "settings.steps: 2 then, 3 now" in sentence
 
 
 def test_training_on_silence_is_refused(clips, tmp_path):

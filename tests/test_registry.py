@@ -1,6 +1,8 @@
 import subprocess
 import sys
+import tomllib
 import types
+from pathlib import Path
 
 import fakes
 import numpy as np
@@ -8,6 +10,7 @@ import pytest
 
 import jaxhack
 from jaxhack import registry
+from jaxhack.settings import DEFAULT_PREDICTOR
 
 
 @pytest.fixture
@@ -76,7 +79,15 @@ def test_every_entry_that_is_here_leads_somewhere(name):
     assert callable(registry._load(entry.make))
     for weight in registry.weights_of(name):
         assert len(weight.sha256) == 64 and weight.size > 0 and weight.licence and weight.origin
-        assert weight.source.startswith(("https://", "pypi:"))
+        assert weight.source.startswith(("https://", "pypi:", "bundled:"))
+
+
+def test_what_the_default_audit_needs_is_installed_with_it():
+    project = tomllib.loads((Path(__file__).parents[1] / "pyproject.toml").read_text())
+    for weight in registry.weights_of(DEFAULT_PREDICTOR):
+        kind, requirement = weight.source.split(":")[:2]
+        assert kind == "pypi" and requirement.replace("==", ">=") in project["project"]["dependencies"]
+    assert "*.msgpack" in project["tool"]["setuptools"]["package-data"]["ports"]
 
 
 def test_imports_are_quick():

@@ -273,6 +273,25 @@ def test_without_training_examples_or_any_verdict(tmp_path):
     Console(width=80, quiet=True).print(report.table(summary))
 
 
+def test_the_profile_is_printed_with_every_value(made, tmp_path):
+    assert "profile" not in text_of(made[2])  # a run from before there were profiles
+    settings = {"profile": "quick"} | RECORD["settings"]
+    write_run(tmp_path / "run", ("a",), RECORD | {"settings": settings, "demo": True, "test": ["a"]})
+    summary = report.make(tmp_path / "run")
+    printed = text_of((tmp_path / "run" / "report.html").read_text())
+    assert "The settings start from the quick profile; the record below holds every one." in printed
+    assert "Settings, starting from the quick profile settings.profile quick settings.attacker grpo" in printed
+    for name, value in settings.items():
+        if name != "options":
+            assert f" settings.{name} {value} " in printed
+    assert " demo True " in printed
+    caption = re.sub(r"\s+", " ", str(report.table(summary).caption))
+    assert caption.endswith(
+        "Settings: profile quick, attacker grpo, seeds 2, steps 20, batch 2, group 4, crop_seconds 3.0, epsilon 0.5, "
+        "tau 0.3, limit None, seed 0, options.sigma 0.3."
+    )
+
+
 def test_a_lost_example_says_so(tmp_path):
     write_run(tmp_path / "run", utterances=("a",), record=RECORD | {"test": ["a"]})
     write_extras(tmp_path / "run")

@@ -9,6 +9,7 @@ from fakes import WEIGHTS
 from jaxhack import weights
 
 (FAKE,) = WEIGHTS
+BUNDLED = FAKE._replace(source="bundled:fakebundle")
 SHIPPED = FAKE._replace(source="pypi:fakeship==1.0:fakeship/data/fake.bin")
 
 
@@ -149,3 +150,64 @@ def test_fetch_out_of_a_wheel(tmp_path, monkeypatch, member, content, reason):
 def test_non_commercial_licences_are_marked(licence, expected):
     assert weights.is_non_commercial(licence) is expected
     assert ("NON-COMMERCIAL" in weights.described_licence(licence)) is expected
+
+
+@pytest.fixture(params=[True, False], ids=["package", "namespace package"])
+def bundle(tmp_path, monkeypatch, request) -> Path:
+    """Where an installed package of ours keeps its file; it is not there yet."""
+    folder = tmp_path / "site" / "fakebundle"
+    folder.mkdir(parents=True)
+    if request.param:
+        put(folder / "__init__.py", b"raise SystemExit('imported')")
+    monkeypatch.syspath_prepend(str(folder.parent))
+    return folder / "fake.bin"
+
+
+def test_a_bundled_file_comes_before_the_cache_and_after_the_folders(bundle, tmp_path, monkeypatch):
+    cached = put(weights.cache_path(BUNDLED))
+    assert weights.find(BUNDLED) == cached
+    put(bundle)
+    assert weights.find(BUNDLED) == weights.fetch(BUNDLED) == bundle
+    own = put(tmp_path / "env" / "fake.bin")
+    monkeypatch.setenv("JAXHACK_MODELS", str(tmp_path / "env"))
+    assert weights.find(BUNDLED) == own
+    assert weights.fetch(BUNDLED) == bundle and "fakebundle" not in sys.modules
+
+
+def test_a_namespace_package_may_lie_in_several_folders(tmp_path, monkeypatch):
+    for name in "ab":
+        (tmp_path / name / "fakebundle").mkdir(parents=True)
+        monkeypatch.syspath_prepend(str(tmp_path / name))
+    path = put(tmp_path / "a" / "fakebundle" / "fake.bin")  # the one looked in last
+    assert weights.find(BUNDLED) == path
+
+
+def test_a_damaged_bundled_file_is_refused(bundle):
+    put(weights.cache_path(BUNDLED))  # must not stand in for it
+    put(bundle, b"evil")
+    with pytest.raises(ValueError, match=f"fakebundle/fake.bin' is not the fake.bin expected.*{FAKE.sha256}"):
+        weights.find(BUNDLED)
+    with pytest.raises(ValueError, match=r"installation is damaged: .*fake.bin'.* has other contents; reinstall"):
+        weights.fetch(BUNDLED)
+
+
+def test_a_missing_bundled_file_is_a_damaged_installation(bundle):
+    with pytest.raises(ValueError, match=rf"own {bundle}; the cache .* jaxhack models get fake$"):
+        weights.locate("fake", (BUNDLED,))
+    with pytest.raises(ValueError, match=r"installation is damaged: .*fake.bin'.* is missing; reinstall jaxhack\.$"):
+        weights.fetch(BUNDLED)
+
+
+def test_a_bundle_whose_package_is_absent_is_never_looked_for_in_the_working_directory(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    put(tmp_path / "nobodys" / "fake.bin")
+    monkeypatch.setattr(sys, "path", [entry for entry in sys.path if entry])
+    assert weights.find(FAKE._replace(source="bundled:nobodys")) is None
+
+
+def test_files_beside_the_ports_are_found():
+    import ports.lyra
+
+    path = Path(ports.lyra.__file__)
+    own = FAKE._replace(file="lyra.py", sha256=hashlib.sha256(path.read_bytes()).hexdigest(), source="bundled:ports")
+    assert weights.find(own) == path

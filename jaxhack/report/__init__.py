@@ -88,7 +88,7 @@ def table(summary: Mapping[str, Any]) -> Table:
         caption_justify="left",
         caption="hacked: share with gain > τ that the panel calls worse; naive: against the raw "
         "input; worse: share the panel calls worse; gain: mean, MOS; undet.: no verdict. "
-        f"The chain alone moves the score by {page.number(summary['offset'], '+.2f')} MOS.",
+        f"The chain alone moves the score by {page.number(summary['offset'], '+.2f')} MOS.\n{page.settings(summary)}",
     )
     made.add_column("attacker", min_width=26, max_width=26)
     for head in ("hacked", "95 %", "naive", "worse", "gain", "n", "undet."):

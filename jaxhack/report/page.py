@@ -68,6 +68,11 @@ def html(
     )
 
 
+def settings(summary: Mapping[str, Any]) -> str:
+    """Every setting as one sentence: ``Settings: profile quick, attacker grpo, seeds 2, … .``"""
+    return f"Settings: {', '.join(f'{k} {v}' for k, v in _flat(summary['configuration']['settings']))}."
+
+
 def headline(summary: Mapping[str, Any]) -> str:
     """The result as one sentence."""
     settings, name = summary["configuration"]["settings"], summary["configuration"]["predictor"]["name"]
