@@ -165,6 +165,7 @@ def _download(weight: Weight, folder: Path) -> Path:
     import pooch
     import requests
 
+    pooch.get_logger().setLevel("WARNING")  # a command says itself what it fetches
     try:
         got = pooch.retrieve(
             weight.source,

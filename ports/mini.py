@@ -44,8 +44,8 @@ MINI_WEIGHTS: tuple[Weight, ...] = (
     Weight(
         file="mini.msgpack",
         folder="mini",
-        sha256="0" * 64,
-        size=0,
+        sha256="7e31848de277a20858dfa6d457d3d32d0977fd95ee432ff65bbd8a950d7de1ff",
+        size=5643462,
         source="bundled:ports",
         licence="CC-BY-SA-4.0",
         origin="jaxhack, experiments/train_mini_codec",

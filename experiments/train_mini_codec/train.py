@@ -17,10 +17,10 @@ import jax.numpy as jnp
 import librosa
 import numpy as np
 import optax
-from data import RATE, Speech, prepare
 from flax import serialization
 from scipy.cluster.vq import kmeans2
 
+from experiments.train_mini_codec.data import RATE, Speech, prepare
 from jaxhack.types import Array, PyTree
 from ports import mini
 
@@ -42,7 +42,7 @@ class Size(NamedTuple):
 
 
 FULL = Size()
-TINY = Size(batch=2, judged=1, samples=8 * mini.HOP, adversary=1, fit=2, last=4, frames=600, every=2)
+TINY = Size(batch=2, judged=1, samples=8 * mini.HOP, adversary=0, fit=2, last=4, frames=600, every=2)
 
 
 class State(NamedTuple):
@@ -129,20 +129,18 @@ def judged(critics: PyTree, wav: Array) -> list[tuple[Array, list[Array]]]:
 # --- steps ---
 
 
-def latents(params: PyTree, wav: Array, key: Array, quantiser: bool) -> Array:
-    """The latent ``[N, 64]`` of a waveform, as disturbed as the decoder must bear."""
+def latents(params: PyTree, wav: Array, key: Array, quantiser: Array) -> Array:
+    """The latent ``[N, 64]`` of a waveform, as disturbed as the decoder must bear: noisy, or quantised if so told."""
     z = mini.encode(params, wav)
     kind, amount, noise, stage = jax.random.split(key, 4)
     size = NOISE * jax.random.uniform(amount) * jax.random.bernoulli(kind, 0.5)
     disturbed = z + size * jax.random.normal(noise, z.shape)
-    if not quantiser:
-        return disturbed
     heard = mini.quantised(params["codebooks"], z)[jax.random.randint(stage, (), 5, mini.STAGES[-1])]
-    return jnp.where(jax.random.bernoulli(jax.random.fold_in(kind, 1), 0.5), heard, disturbed)
+    return jnp.where(quantiser & jax.random.bernoulli(jax.random.fold_in(kind, 1), 0.5), heard, disturbed)
 
 
 def generator_loss(
-    params: PyTree, critics: PyTree, wavs: Array, keys: Array, size: Size, adversary: bool, quantiser: bool
+    params: PyTree, critics: PyTree, wavs: Array, keys: Array, size: Size, adversary: bool, quantiser: Array
 ) -> tuple[Array, tuple[dict[str, Array], Array]]:
     """The loss of codec parameters; what it is made of, and the waveforms that critics are to judge."""
 
@@ -187,10 +185,11 @@ def optimisers(size: Size) -> tuple[optax.GradientTransformation, optax.Gradient
     return adam(rate), adam(lambda step: 0.7 * rate(step + 200))
 
 
-@partial(jax.jit, static_argnames=("size", "adversary", "quantiser"))
-def train_step(state: State, wavs: Array, *, size: Size, adversary: bool, quantiser: bool) -> tuple[State, Any]:
+@partial(jax.jit, static_argnames=("size", "adversary"))
+def train_step(state: State, wavs: Array, *, size: Size, adversary: bool) -> tuple[State, Any]:
     """One step of codec and critics on waveforms ``[B, T]``."""
     ours, theirs = optimisers(size)
+    quantiser = state.step >= size.fit
     keys = jax.random.split(jax.random.fold_in(jax.random.key(1), state.step), wavs.shape[0])
     slope = jax.grad(generator_loss, has_aux=True)
     gradient, (metrics, fakes) = slope(state.params, state.critics, wavs, keys, size, adversary, quantiser)
@@ -207,13 +206,13 @@ def train_step(state: State, wavs: Array, *, size: Size, adversary: bool, quanti
     return State(state.step + 1, params, averaged, critics, (our_state, their_state)), metrics
 
 
-def _free(tree: PyTree, quantiser: bool) -> PyTree:
+def _free(tree: PyTree, quantiser: Array) -> PyTree:
     """Zero where parameters are held: codebooks, the MDCT's scale, and from the quantiser's fit on the encoder."""
 
     def one(path: Any, leaf: Array) -> Array:
         names = [entry.key for entry in path]
-        held = names[0] == "codebooks" or names[-1] == "deviation" or (quantiser and names[0] == "encoder")
-        return jnp.zeros_like(leaf) if held else leaf
+        held = names[0] == "codebooks" or names[-1] == "deviation" or (names[0] == "encoder") & quantiser
+        return jnp.where(held, 0.0, leaf)
 
     return jax.tree_util.tree_map_with_path(one, tree)
 
@@ -264,23 +263,22 @@ def main() -> None:
     train(options.work, TINY if options.tiny else FULL)
 
 
-def train(work: Path, size: Size) -> PyTree:
-    """Trains to the last step, from the last checkpoint in `work` if there is one; the averaged parameters."""
+def train(work: Path, size: Size, until: int | None = None) -> PyTree:
+    """Trains to the last step or `until`, from the checkpoint in `work` if there is one; the averaged parameters."""
     speech = Speech(work)
     state = fresh(speech, size)
     if (work / "checkpoint.msgpack").exists():
         state = serialization.from_bytes(state, (work / "checkpoint.msgpack").read_bytes())
         state = jax.tree.map(jnp.asarray, state)
     began = time.monotonic()
-    for step in range(int(state.step), size.last):
+    for step in range(int(state.step), until or size.last):
         if step == size.fit:
             books = fitted(state.averaged, speech, size)
             params = state.averaged | {"codebooks": books}  # the encoder is held from here on, at its average
             state = state._replace(params=params, averaged=jax.tree.map(jnp.copy, params))
         wavs = speech.batch(np.random.default_rng([3, step]), size.batch, size.samples)
-        phase = {"adversary": step >= size.adversary, "quantiser": step >= size.fit}
-        state, metrics = train_step(state, wavs, size=size, **phase)
-        if (step + 1) % size.every == 0 or step + 1 == size.last:
+        state, metrics = train_step(state, wavs, size=size, adversary=step >= size.adversary)
+        if (step + 1) % size.every == 0:
             line = {"step": step + 1, "seconds": round(time.monotonic() - began, 1)}
             line |= {name: round(float(value), 4) for name, value in metrics.items()}
             print(json.dumps(line), flush=True)
