@@ -43,7 +43,7 @@ def test_names_are_made_with_their_weights(listed, monkeypatch):
         (registry.predictor, "DNSMOS", "did you mean dnsmos"),
         (registry.predictor, "zzzzzz", "known: nisqa, nisqa-tts, dnsmos, dnsmos-p808"),
         (registry.predictor, "lyra", "'lyra' is a codec, not a predictor"),
-        (registry.codec, "nisqa", "'nisqa' is a predictor, not a codec; known: lyra"),
+        (registry.codec, "nisqa", "'nisqa' is a predictor, not a codec; known: mini, lyra"),
         (registry.codec, "lira", "did you mean lyra"),
     ],
 )

@@ -32,17 +32,18 @@ AVERAGE = 0.999  # of the exported weights, step by step
 
 class Size(NamedTuple):
     batch: int = 8
+    critics: tuple[int, ...] = (256, 512, 1024)  # windows that critics look through
     judged: int = 4  # waveforms of a batch that critics judge, too: they cost more than the codec
     samples: int = 48 * mini.HOP
     adversary: int = 1500  # step from which critics judge
-    fit: int = 7500  # step at which codebooks are made and the encoder is held
-    last: int = 12000
+    fit: int = 6500  # step at which codebooks are made and the encoder is held
+    last: int = 10000
     frames: int = 20000  # that codebooks are made from
     every: int = 250  # steps between checkpoints
 
 
 FULL = Size()
-TINY = Size(batch=2, judged=1, samples=8 * mini.HOP, adversary=0, fit=2, last=4, frames=600, every=2)
+TINY = Size(batch=2, critics=(256,), judged=1, samples=8 * mini.HOP, adversary=0, fit=2, last=4, frames=600, every=2)
 
 
 class State(NamedTuple):
@@ -119,11 +120,9 @@ class Critic(nn.Module):
         return nn.Dense(1)(x), features
 
 
-CRITICS = (Critic(256), Critic(512), Critic(1024))
-
-
-def judged(critics: PyTree, wav: Array) -> list[tuple[Array, list[Array]]]:
-    return [critic.apply({"params": p}, wav) for critic, p in zip(CRITICS, critics, strict=True)]
+def judged(critics: PyTree, wav: Array, size: Size) -> list[tuple[Array, list[Array]]]:
+    """What every critic says of a waveform, and its features."""
+    return [Critic(w).apply({"params": p}, wav) for w, p in zip(size.critics, critics, strict=True)]
 
 
 # --- steps ---
@@ -151,7 +150,7 @@ def generator_loss(
         return y, {"reconstruction": reconstruction(y, wav), "spread": jnp.mean(spread)}
 
     def faced(fake: Array, real: Array) -> dict[str, Array]:
-        pairs = list(zip(judged(critics, fake), judged(critics, real), strict=True))
+        pairs = list(zip(judged(critics, fake, size), judged(critics, real, size), strict=True))
         differences = [
             jnp.mean(jnp.abs(a - b)) / (jnp.mean(jnp.abs(b)) + 1e-3)
             for (_, ours), (_, theirs) in pairs
@@ -168,10 +167,12 @@ def generator_loss(
     return sum(weights[name] * value for name, value in means.items()), (means, ys[: size.judged])
 
 
-def critic_loss(critics: PyTree, fakes: Array, wavs: Array) -> Array:
+def critic_loss(critics: PyTree, fakes: Array, wavs: Array, size: Size) -> Array:
+    """The hinge loss of critic parameters on what the codec made, and on what it made it of."""
+
     def one(fake: Array, real: Array) -> Array:
-        pairs = zip(judged(critics, fake), judged(critics, real), strict=True)
-        return sum(jnp.mean(nn.relu(1 + a)) + jnp.mean(nn.relu(1 - b)) for (a, _), (b, _) in pairs) / len(CRITICS)
+        pairs = list(zip(judged(critics, fake, size), judged(critics, real, size), strict=True))
+        return sum(jnp.mean(nn.relu(1 + a)) + jnp.mean(nn.relu(1 - b)) for (a, _), (b, _) in pairs) / len(pairs)
 
     return jnp.mean(jax.vmap(one)(fakes, wavs))
 
@@ -197,7 +198,7 @@ def train_step(state: State, wavs: Array, *, size: Size, adversary: bool) -> tup
     move = _free(move, quantiser)
     critics, their_state = state.critics, state.optimisers[1]
     if adversary:
-        metrics["critics"], gradient = jax.value_and_grad(critic_loss)(critics, fakes, wavs[: size.judged])
+        metrics["critics"], gradient = jax.value_and_grad(critic_loss)(critics, fakes, wavs[: size.judged], size)
         their_move, their_state = theirs.update(gradient, their_state, critics)
         critics = optax.apply_updates(critics, their_move)
     params = optax.apply_updates(state.params, move)
@@ -219,7 +220,7 @@ def _free(tree: PyTree, quantiser: Array) -> PyTree:
 
 def fresh(speech: Speech, size: Size) -> State:
     """The state before the first step; MDCT channels get unit variance on speech."""
-    keys = jax.random.split(jax.random.key(0), 2 + len(CRITICS))
+    keys = jax.random.split(jax.random.key(0), 2 + len(size.critics))
     wavs = jnp.asarray(speech.batch(np.random.default_rng(0), 64, size.samples))
     params = {
         "encoder": jax.jit(mini.Encoder().init)(keys[0], wavs[0])["params"],
@@ -230,7 +231,7 @@ def fresh(speech: Speech, size: Size) -> State:
     deviation = jnp.std(z[..., : mini.LINEAR], axis=(0, 1))
     for part in ("encoder", "decoder"):
         params[part]["deviation"] = deviation
-    critics = [jax.jit(c.init)(k, wavs[0])["params"] for c, k in zip(CRITICS, keys[2:], strict=True)]
+    critics = [jax.jit(Critic(w).init)(k, wavs[0])["params"] for w, k in zip(size.critics, keys[2:], strict=True)]
     ours, theirs = optimisers(size)
     states = (ours.init(params), theirs.init(critics))
     return State(jnp.int32(0), params, jax.tree.map(jnp.copy, params), critics, states)
