@@ -2,8 +2,8 @@
 
 Forty channels are the modified discrete cosine transform (MDCT) of 0–1 kHz, compressed by asinh; they carry the
 waveform where the ear hears phase. Twenty-four channels are learned and carry what is above. The decoder inverts the
-transform and adds what a network makes of all sixty-four. A residual vector quantiser follows the encoder: 24 stages
-of 8 bits, 9.6 kb/s at most.
+transform and adds what a network makes of all sixty-four. A residual vector quantiser follows the encoder: 64 stages
+of 6 bits, 19.2 kb/s at most.
 
 Everything is causal in frames, so that padding changes nothing: frame n of the latent sees the waveform up to 30 ms
 after its own 20 ms, and the waveform of frame n is made of the latent's frames up to n. There is no delay. Only of
@@ -13,6 +13,7 @@ Architecture, training and data are the project's own: ``experiments/train_mini_
 *A ConvNet for the 2020s*, arXiv 2201.03545, and the head Siuzdak, *Vocos*, arXiv 2306.00814.
 """
 
+import functools
 import hashlib
 import math
 from collections.abc import Mapping
@@ -35,8 +36,8 @@ BINS = WINDOW // 2 + 1
 LINEAR = 40  # channels that are MDCT coefficients, 25 Hz each
 LEARNED = 24
 CHANNELS = LINEAR + LEARNED
-STAGES = (6, 12, 24)  # 2.4, 4.8 and 9.6 kb/s
-ENTRIES = 256  # of a stage's codebook: 8 bits
+STAGES = (16, 32, 64)  # 4.8, 9.6 and 19.2 kb/s
+ENTRIES = 64  # of a stage's codebook: 6 bits
 QUIET = 0.01  # MDCT amplitude up to which the compression is linear
 LOUDEST = 8.0  # of a bin's log magnitude; 60 dB above full-scale speech, so that no latent overflows
 
@@ -103,9 +104,9 @@ def decode(params: Any, z: Array) -> Array:
 
 
 def quantise(params: Any, z: Array, stages: int) -> Array:
-    """Latent ``z [N, 64]`` as the receiver sees it with `stages` quantiser stages of 8 bits: ``[N, 64]``.
+    """Latent ``z [N, 64]`` as the receiver sees it with `stages` quantiser stages of 6 bits: ``[N, 64]``.
 
-    The gradient passes straight through. `stages` is 6, 12 or 24 as published; any number from 1 to 24 works.
+    The gradient passes straight through. `stages` is 16, 32 or 64 as published; any number from 1 to 64 works.
     """
     _check_latent("quantise", z)
     books = params["codebooks"]
@@ -157,7 +158,8 @@ def _overlapped(frames: Array, hop: int) -> Array:
     """The sum of windows ``[N, 640]`` that begin every `hop` samples, what exceeds ``[N · hop]`` cut off."""
     count, taps = frames.shape[0], WINDOW // hop
     parts = jnp.pad(frames, ((taps - 1, 0), (0, 0))).reshape(count + taps - 1, taps, hop)
-    return sum(parts[taps - 1 - i : taps - 1 - i + count, i] for i in range(taps)).reshape(-1)
+    late = [parts[taps - 1 - i : taps - 1 - i + count, i] for i in range(taps)]
+    return functools.reduce(jnp.add, late).reshape(-1)
 
 
 # --- architecture ---

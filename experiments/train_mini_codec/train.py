@@ -37,13 +37,13 @@ class Size(NamedTuple):
     samples: int = 48 * mini.HOP
     adversary: int = 1500  # step from which critics judge
     fit: int = 6500  # step at which codebooks are made and the encoder is held
-    last: int = 10000
-    frames: int = 20000  # that codebooks are made from
+    last: int = 12000
+    frames: int = 40000  # that codebooks are made from
     every: int = 250  # steps between checkpoints
 
 
 FULL = Size()
-TINY = Size(batch=2, critics=(256,), judged=1, samples=8 * mini.HOP, adversary=0, fit=2, last=4, frames=600, every=2)
+TINY = Size(batch=2, critics=(256,), judged=1, samples=8 * mini.HOP, adversary=0, fit=2, last=4, frames=200, every=2)
 
 
 class State(NamedTuple):
@@ -134,7 +134,7 @@ def latents(params: PyTree, wav: Array, key: Array, quantiser: Array) -> Array:
     kind, amount, noise, stage = jax.random.split(key, 4)
     size = NOISE * jax.random.uniform(amount) * jax.random.bernoulli(kind, 0.5)
     disturbed = z + size * jax.random.normal(noise, z.shape)
-    heard = mini.quantised(params["codebooks"], z)[jax.random.randint(stage, (), 5, mini.STAGES[-1])]
+    heard = mini.quantised(params["codebooks"], z)[jax.random.randint(stage, (), mini.STAGES[0] - 1, mini.STAGES[-1])]
     return jnp.where(quantiser & jax.random.bernoulli(jax.random.fold_in(kind, 1), 0.5), heard, disturbed)
 
 
@@ -238,7 +238,7 @@ def fresh(speech: Speech, size: Size) -> State:
 
 
 def fitted(params: PyTree, speech: Speech, size: Size) -> Array:
-    """Codebooks ``[24, 256, 64]``: k-means, each stage of what the ones before it left over."""
+    """Codebooks ``[64, 64, 64]``: k-means, each stage of what the ones before it left over."""
     encode = jax.jit(jax.vmap(partial(mini.encode, params)))
     rng = np.random.default_rng(2)
     rest = np.zeros((0, mini.CHANNELS), np.float32)
