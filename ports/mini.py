@@ -45,8 +45,8 @@ MINI_WEIGHTS: tuple[Weight, ...] = (
     Weight(
         file="mini.msgpack",
         folder="mini",
-        sha256="7e31848de277a20858dfa6d457d3d32d0977fd95ee432ff65bbd8a950d7de1ff",
-        size=5643462,
+        sha256="a6f32c04643640f0c02396689a06cd6dad93c966ac76ff4c2c821e301dfb91ae",
+        size=5381316,
         source="bundled:ports",
         licence="CC-BY-SA-4.0",
         origin="jaxhack, experiments/train_mini_codec",
