@@ -1,5 +1,6 @@
 """The published implementations, run as their authors run them: what the ports are compared with."""
 
+import contextlib
 import importlib
 import sys
 from collections.abc import Callable, Sequence
@@ -81,6 +82,25 @@ def dnsmos(*keys: str) -> Scorer:
         return [found[key] for key in keys]
 
     return lambda files: np.array([score(file) for file in files])
+
+
+def distillmos() -> Callable[[np.ndarray], float]:
+    """The PyPI package ``distillmos``: a function of ``wav [T]`` at 16 kHz.
+
+    torchaudio, which it reads files with, is left out. Raises ImportError where the package, ``xls-r-sqa``, which it
+    needs, or torch is absent.
+    """
+    import torch
+
+    library = _import_without("distillmos.sqa", ("torchaudio",))
+    with contextlib.redirect_stdout(None):  # it says where it found its weights
+        model = library.ConvTransformerSQAModel().eval()
+
+    def score(wav: np.ndarray) -> float:
+        with torch.no_grad():
+            return model(torch.tensor(wav)[None]).item()
+
+    return score
 
 
 def streaming_graph(file: Path, threads: int | None = None) -> Callable[[np.ndarray], np.ndarray]:

@@ -53,6 +53,15 @@ ENTRIES: dict[str, Entry] = {
         "ports.dnsmos:DNSMOS_P808_WEIGHTS",
         "dnsmos-p808 as a black box, no gradient",
     ),
+    "distillmos": Entry(
+        "predictor",
+        "ports.distillmos:distillmos",
+        "ports.distillmos:DISTILLMOS_WEIGHTS",
+        "DistillMOS, overall quality, small",
+    ),
+    "utmos": Entry(
+        "predictor", "ports.utmos:utmos", "ports.utmos:UTMOS_WEIGHTS", "UTMOS22 strong learner, naturalness"
+    ),
     "mini": Entry(
         "codec", "ports.mini:mini", "ports.mini:MINI_WEIGHTS", "our own small codec, weights in the package"
     ),
