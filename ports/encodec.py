@@ -39,6 +39,7 @@ from ports.conv1d import conv1d, fold_weight_norm, from_torch, kept, torch_shape
 
 LICENCE = "CC-BY-NC-4.0"  # of the weights
 ORIGIN = "encodec 0.1.1, https://dl.fbaipublicfiles.com/encodec/v0/"
+_TRAINING = ("inited", "cluster_size", "embed_avg")  # what a checkpoint holds of a codebook beside its entries
 EDGE = 7  # frames that the convolution beside the latent sees
 
 
@@ -413,13 +414,9 @@ def load(path: str | Path, config: Config) -> Any:
     Raises:
       ValueError: not such a file; unknown, missing, misshapen or non-finite tensors, by name.
     """
-    layers = shapes(config)
-    sources = {where: _sources(where, leaf.shape, config) for where, leaf in _leaves(layers).items()}
-    book = "quantizer.vq.layers.{}._codebook.{}"
-    stages = range(max(config.stages))
-    sources["codebooks"] = {book.format(i, "embed"): (config.entries, config.dimension) for i in stages}
-    training = {book.format(i, name) for i in stages for name in ("inited", "cluster_size", "embed_avg")}
+    sources = official_names(config)
     expected = {name: shape for found in sources.values() for name, shape in found.items()}
+    training = {name.replace("embed", other) for name in sources["codebooks"] for other in _TRAINING}
     tensors = strict_load(read_torch(path), expected, ignore=training)
 
     def made(where: str) -> Array:
@@ -429,7 +426,16 @@ def load(path: str | Path, config: Config) -> Any:
         weight = fold_weight_norm(*found) if len(found) == 2 else found[0]
         return jnp.asarray(from_torch(weight, "convtr" in where) if where.endswith(".kernel") else weight)
 
+    layers = shapes(config)
     return jax.tree.unflatten(jax.tree.structure(layers), [made(where) for where in _leaves(layers)])
+
+
+def official_names(config: Config) -> dict[str, dict[str, tuple[int, ...]]]:
+    """What each of our parameters is made of in the official checkpoint: ``a.b.c`` -> {name: shape}."""
+    sources = {where: _sources(where, leaf.shape, config) for where, leaf in _leaves(shapes(config)).items()}
+    book = (config.entries, config.dimension)
+    stages = range(max(config.stages))
+    return sources | {"codebooks": {f"quantizer.vq.layers.{i}._codebook.embed": book for i in stages}}
 
 
 def _sources(where: str, shape: tuple[int, ...], config: Config) -> dict[str, tuple[int, ...]]:
