@@ -100,6 +100,11 @@ def dac_44khz(paths: Mapping[str, Path]) -> Codec:
     return dac(paths, DAC_44KHZ)
 
 
+def dac_44khz_16kbps(paths: Mapping[str, Path]) -> Codec:
+    """44.1 kHz, 512 samples a frame, 128 channels, 18 codebooks; see :func:`dac`."""
+    return dac(paths, DAC_44KHZ_16KBPS)
+
+
 def codec(params: Any, config: Config, weights: Mapping[str, str] | None = None) -> Codec:
     """The codec with any parameters that fit `config`; `weights`: file name -> SHA-256."""
     return Codec(

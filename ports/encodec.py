@@ -8,8 +8,8 @@ digits only, which are in their names and are checked here.
 What differs from the original, so that padding changes nothing:
 
 * 24 kHz. The last frame is filled with zeros, where the original mirrors the end of the signal; a waveform of
-  whole frames gives the original's latent. The model is causal, except that its first frame is mirrored to the left
-  and so sees six frames ahead; less than seven frames are filled up with zeros.
+  whole frames gives the original's latent. The model is causal, except that the beginning is mirrored to the left,
+  so that the first six frames see up to the seventh; a shorter waveform is filled with zeros up to there.
 * 48 kHz. Its normalisation and its mirrored edges depend on where the signal ends: that is taken to be where only
   zeros follow, in the waveform and in the latent, and there the original's result is met whatever comes behind.
   The original cuts recordings into seconds that overlap by a hundredth and fades them into each other, which fits
@@ -40,7 +40,7 @@ from ports.conv1d import conv1d, fold_weight_norm, from_torch, kept, torch_shape
 LICENCE = "CC-BY-NC-4.0"  # of the weights
 ORIGIN = "encodec 0.1.1, https://dl.fbaipublicfiles.com/encodec/v0/"
 _TRAINING = ("inited", "cluster_size", "embed_avg")  # what a checkpoint holds of a codebook beside its entries
-EDGE = 7  # frames that the convolution beside the latent sees
+EDGE = 7  # taps of the convolutions beside the latent: frames that the first one sees
 
 
 class Config(NamedTuple):
@@ -185,7 +185,7 @@ def _segments(x: Array, size: int, least: int) -> tuple[Array, Array]:
     One segment is enough for what is no longer than `size`; it is then `least` long.
     """
     n = used(x)
-    size = min(size, least)
+    size = min(size or least, least)
     count = -(-x.shape[0] // size)
     x = jnp.pad(x, [(0, count * size - x.shape[0])] + [(0, 0)] * (x.ndim - 1))
     starts = size * jnp.arange(count, dtype=jnp.int32)
