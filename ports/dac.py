@@ -1,0 +1,378 @@
+"""The Descript Audio Codec (DAC) at 16, 24 and 44.1 kHz.
+
+A re-implementation in Flax of the PyPI package ``descript-audio-codec`` 1.0.0 (code and weights MIT): Kumar et al.,
+*High-Fidelity Audio Compression with Improved RVQGAN*, arXiv 2306.06546. The latent is the encoder's continuous
+output. The published decoders were trained on quantised latents: ``decode(quantise(encode(wav)))`` is the
+original's chain, without the normalisation to −16 dB that its ``compress`` adds.
+
+What differs from the original:
+
+* The codec is not causal, so its result depends on where the signal ends. That is taken to be where only zeros
+  follow, in the waveform (rounded up to whole frames) and in the latent; there the original's result is met, whatever
+  comes behind: the latent of padding is zeros, and so is its audio.
+* With an odd stride, at 16 and 24 kHz, the original's audio is 8 samples shorter than its frames; here zeros follow.
+* The gradient of the quantiser is straight through as a whole; the original's passes through the projections
+  of each stage.
+
+There is no delay: every convolution is centred.
+"""
+
+import functools
+import hashlib
+import math
+import re
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import flax.linen as nn
+import jax
+import jax.numpy as jnp
+import numpy as np
+from jax import lax
+
+from jaxhack.types import Array, Codec
+from ports.checkpoint import read_torch, strict_load
+from ports.conv1d import HIGHEST, conv1d, fold_weight_norm, from_torch, kept, torch_shape, transposed1d, used
+
+LICENCE = "MIT"  # of the weights
+ORIGIN = "descript-audio-codec 1.0.0, https://github.com/descriptinc/descript-audio-codec/releases/download/"
+
+
+class Config(NamedTuple):
+    """What tells one model from another; names as in the original's configuration, which checkpoints hold."""
+
+    name: str
+    file: str  # of the published weights
+    tag: str  # the release that the file is in
+    sample_rate: int  # Hz
+    encoder_rates: tuple[int, ...]  # strides
+    decoder_rates: tuple[int, ...]
+    n_codebooks: int
+    latent_dim: int = 1024
+    encoder_dim: int = 64
+    decoder_dim: int = 1536
+    codebook_size: int = 1024
+    codebook_dim: int = 8
+
+    @property
+    def hop(self) -> int:
+        """Samples a frame."""
+        return math.prod(self.encoder_rates)
+
+
+DAC_16KHZ = Config("dac-16khz", "weights_16khz.pth", "0.0.5", 16000, (2, 4, 5, 8), (8, 5, 4, 2), 12)
+DAC_24KHZ = Config("dac-24khz", "weights_24khz.pth", "0.0.4", 24000, (2, 4, 5, 8), (8, 5, 4, 2), 32)
+DAC_44KHZ = Config("dac-44khz", "weights.pth", "0.0.1", 44100, (2, 4, 8, 8), (8, 8, 4, 2), 9)
+DAC_44KHZ_16KBPS = Config(
+    "dac-44khz-16kbps", "weights_44khz_16kbps.pth", "1.0.0", 44100, (2, 4, 8, 8), (8, 8, 4, 2), 18, latent_dim=128
+)
+
+
+def dac(paths: Mapping[str, Path], config: Config) -> Codec:
+    """A published model.
+
+    Args:
+      paths: file name -> path, of ``config.file``.
+      config: which model: ``DAC_16KHZ``, ``DAC_24KHZ``, ``DAC_44KHZ`` or ``DAC_44KHZ_16KBPS``.
+
+    Raises:
+      ValueError: the file is missing, damaged, or not what the architecture expects, down to a tensor's name.
+    """
+    if config.file not in paths:
+        raise ValueError(f"{config.name} needs the file {config.file}, and paths names only {sorted(paths)}.")
+    path = Path(paths[config.file])
+    return codec(load(path, config), config, {config.file: hashlib.sha256(path.read_bytes()).hexdigest()})
+
+
+def dac_16khz(paths: Mapping[str, Path]) -> Codec:
+    """16 kHz, 320 samples a frame, 1024 channels, 12 codebooks; see :func:`dac`."""
+    return dac(paths, DAC_16KHZ)
+
+
+def dac_24khz(paths: Mapping[str, Path]) -> Codec:
+    """24 kHz, 320 samples a frame, 1024 channels, 32 codebooks; see :func:`dac`."""
+    return dac(paths, DAC_24KHZ)
+
+
+def dac_44khz(paths: Mapping[str, Path]) -> Codec:
+    """44.1 kHz, 512 samples a frame, 1024 channels, 9 codebooks; see :func:`dac`."""
+    return dac(paths, DAC_44KHZ)
+
+
+def dac_44khz_16kbps(paths: Mapping[str, Path]) -> Codec:
+    """44.1 kHz, 512 samples a frame, 128 channels, 18 codebooks; see :func:`dac`."""
+    return dac(paths, DAC_44KHZ_16KBPS)
+
+
+def codec(params: Any, config: Config, weights: Mapping[str, str] | None = None) -> Codec:
+    """The codec with any parameters that fit `config`; `weights`: file name -> SHA-256."""
+    return Codec(
+        name=config.name,
+        sample_rate=config.sample_rate,
+        hop=config.hop,
+        channels=config.latent_dim,
+        params=params,
+        encode=functools.partial(encode, config=config),
+        decode=functools.partial(decode, config=config),
+        delay=0,
+        quantise=functools.partial(quantise, config=config),
+        stages=(config.n_codebooks,),
+        weights=weights or {},
+    )
+
+
+def encode(params: Any, wav: Array, *, config: Config) -> Array:
+    """``wav [T]`` float32, −1..1 -> latent ``[ceil(T / hop), latent_dim]``; differentiable."""
+    if wav.ndim != 1 or wav.shape[0] == 0 or wav.dtype != jnp.float32:
+        raise ValueError(f"encode takes one waveform [T] of float32, T > 0; got {wav.dtype}{list(wav.shape)}.")
+    frames = -(-used(wav) // config.hop)
+    wav = jnp.pad(wav, (0, -wav.shape[0] % config.hop))
+    return jnp.asarray(Encoder(config).apply({"params": params["encoder"]}, wav, frames))
+
+
+def decode(params: Any, z: Array, *, config: Config) -> Array:
+    """Latent ``z [N, latent_dim]`` float32 -> waveform ``[N · hop]``, −1..1; differentiable."""
+    _check_latent("decode", z, config)
+    wav = jnp.asarray(Decoder(config).apply({"params": params["decoder"]}, z, used(z)))
+    return jnp.pad(wav, (0, z.shape[0] * config.hop - wav.shape[0]))
+
+
+def codes(params: Any, z: Array, stages: int, *, config: Config) -> Array:
+    """The transmitted numbers of latent ``z [N, latent_dim]``: ``[N, stages]`` int32, 0..1023; 10 bits each."""
+    return _quantise(params, z, stages, config)[0]
+
+
+def quantise(params: Any, z: Array, stages: int, *, config: Config) -> Array:
+    """Latent ``z [N, latent_dim]`` as the receiver sees it with `stages` codebooks: ``[N, latent_dim]``.
+
+    The gradient passes straight through. Any number of codebooks works, from 1 to ``config.n_codebooks``.
+    """
+    z_q = kept(_quantise(params, z, stages, config)[1], used(z))
+    # z − z is exactly 0, so the value is z_q to the last bit.
+    return (z - lax.stop_gradient(z)) + lax.stop_gradient(z_q)
+
+
+def _quantise(params: Any, z: Array, stages: int, config: Config) -> tuple[Array, Array]:
+    """Codes and sum of the stages; each looks up a projection of what is left, by its direction alone."""
+    _check_latent("quantise", z, config)
+    if not 1 <= stages <= config.n_codebooks:
+        raise ValueError(f"stages is a number from 1 to {config.n_codebooks}; got {stages}.")
+
+    def stage(carry: tuple[Array, Array], p: Any) -> tuple[tuple[Array, Array], Array]:
+        rest, total = carry
+        low = jnp.matmul(rest, p["in_proj"]["kernel"][0], precision=HIGHEST) + p["in_proj"]["bias"]
+        book = p["codebook"]
+        index = jnp.argmax(jnp.matmul(_direction(low), _direction(book).T, precision=HIGHEST), axis=1)
+        entry = low + (book[index] - low)  # rounded as the original's straight-through form
+        found = jnp.matmul(entry, p["out_proj"]["kernel"][0], precision=HIGHEST) + p["out_proj"]["bias"]
+        return (rest - found, total + found), index.astype(jnp.int32)
+
+    first = jax.tree.map(lambda leaf: leaf[:stages], params["quantiser"])
+    (_, z_q), index = lax.scan(stage, (z, jnp.zeros_like(z)), first)
+    return index.T, z_q
+
+
+def _direction(x: Array) -> Array:
+    return x / jnp.maximum(jnp.linalg.norm(x, axis=1, keepdims=True), 1e-12)
+
+
+def _check_latent(caller: str, z: Array, config: Config) -> None:
+    if z.ndim != 2 or z.shape[0] == 0 or z.shape[1] != config.latent_dim or z.dtype != jnp.float32:
+        raise ValueError(
+            f"{caller} takes a latent [N, {config.latent_dim}] of float32, N > 0; got {z.dtype}{list(z.shape)}."
+        )
+
+
+# --- architecture; modules carry the names of the original's, `n` rows of `x` count ---
+
+
+_kernel_init = nn.initializers.lecun_normal()
+
+
+class Conv(nn.Module):
+    """Centred convolution ``[N, C] -> [N / stride, features]``, zeros beyond the signal."""
+
+    features: int
+    taps: int
+    dilation: int = 1
+    stride: int = 1
+
+    @nn.compact
+    def __call__(self, x: Array, n: Array) -> Array:
+        """See the class."""
+        kernel = self.param("kernel", _kernel_init, (self.taps, x.shape[1], self.features))
+        bias = self.param("bias", nn.initializers.zeros, (self.features,))
+        both = (self.taps - 1) * self.dilation - (self.stride - 1)
+        left = -(-both // 2)
+        x = jnp.pad(kept(x, n), ((left, both - left), (0, 0)))
+        return conv1d(x, kernel, stride=self.stride, dilation=self.dilation) + bias
+
+
+class ConvTransposed(nn.Module):
+    """Centred transposed convolution, kernel two strides long; with an odd stride one row is lost."""
+
+    features: int
+    stride: int
+
+    @nn.compact
+    def __call__(self, x: Array, n: Array) -> Array:
+        """See the class."""
+        kernel = self.param("kernel", _kernel_init, (2 * self.stride, x.shape[1], self.features))
+        bias = self.param("bias", nn.initializers.zeros, (self.features,))
+        cut = -(-self.stride // 2)
+        return transposed1d(kept(x, n), kernel, stride=self.stride)[cut:-cut] + bias
+
+
+class Snake(nn.Module):
+    """``x + sin²(αx) / α``, α per channel: Ziyin et al., arXiv 2006.08195."""
+
+    @nn.compact
+    def __call__(self, x: Array) -> Array:
+        """See the class."""
+        alpha = self.param("alpha", nn.initializers.ones, (x.shape[1],))
+        return x + jnp.square(jnp.sin(alpha * x)) / (alpha + 1e-9)
+
+
+def _residuals(x: Array, n: Array, scope: str, first: int) -> Array:
+    """Three residual units over ``[N, C]``, named from `first` on."""
+    for i in range(3):
+        unit = f"{scope}.block.{first + i}.block"
+        h = Conv(x.shape[1], 7, 3**i, name=f"{unit}.1")(Snake(name=f"{unit}.0")(x), n)
+        x = x + Conv(x.shape[1], 1, name=f"{unit}.3")(Snake(name=f"{unit}.2")(h), n)
+    return x
+
+
+class Encoder(nn.Module):
+    """Waveform ``[N · hop]`` -> latent ``[N, latent_dim]``, zeros from row `frames` on."""
+
+    config: Config
+
+    @nn.compact
+    def __call__(self, wav: Array, frames: Array) -> Array:
+        """See the class."""
+        c, n, size = self.config, frames * self.config.hop, self.config.encoder_dim
+        x = Conv(size, 7, name="block.0")(wav[:, None], n)
+        for i, stride in enumerate(c.encoder_rates, 1):
+            x, size = _residuals(x, n, f"block.{i}", 0), 2 * size
+            x = Snake(name=f"block.{i}.block.3")(x)
+            x, n = Conv(size, 2 * stride, stride=stride, name=f"block.{i}.block.4")(x, n), n // stride
+        x = Snake(name=f"block.{len(c.encoder_rates) + 1}")(x)
+        return kept(Conv(c.latent_dim, 3, name=f"block.{len(c.encoder_rates) + 2}")(x, n), n)
+
+
+class Decoder(nn.Module):
+    """Latent ``[N, latent_dim]`` -> waveform ``[N · hop]`` or a little shorter, zeros where `n` frames end."""
+
+    config: Config
+
+    @nn.compact
+    def __call__(self, z: Array, n: Array) -> Array:
+        """See the class."""
+        c, size = self.config, self.config.decoder_dim
+        x = Conv(size, 7, name="model.0")(z, n)
+        for i, stride in enumerate(c.decoder_rates, 1):
+            x, size = Snake(name=f"model.{i}.block.0")(x), size // 2
+            x = ConvTransposed(size, stride, name=f"model.{i}.block.1")(x, n)
+            n = jnp.maximum(n * stride - stride % 2, 0)
+            x = _residuals(x, n, f"model.{i}", 2)
+        x = Snake(name=f"model.{len(c.decoder_rates) + 1}")(x)
+        return kept(jnp.tanh(Conv(1, 7, name=f"model.{len(c.decoder_rates) + 2}")(x, n)), n)[:, 0]
+
+
+# --- weights ---
+
+
+def shapes(config: Config) -> Any:
+    """The parameters that the architecture expects, as ``ShapeDtypeStruct``."""
+    key, n = jax.random.key(0), jnp.int32(1)
+    wav, z = jnp.zeros(config.hop), jnp.zeros((1, config.latent_dim))
+    low, high, stages = config.codebook_dim, config.latent_dim, config.n_codebooks
+
+    def stacked(*shape: int) -> jax.ShapeDtypeStruct:
+        return jax.ShapeDtypeStruct((stages, *shape), jnp.float32)
+
+    return {
+        "encoder": jax.eval_shape(Encoder(config).init, key, wav, n)["params"],
+        "decoder": jax.eval_shape(Decoder(config).init, key, z, n)["params"],
+        "quantiser": {
+            "in_proj": {"kernel": stacked(1, high, low), "bias": stacked(low)},
+            "codebook": stacked(config.codebook_size, low),
+            "out_proj": {"kernel": stacked(1, low, high), "bias": stacked(high)},
+        },
+    }
+
+
+def load(path: str | Path, config: Config) -> Any:
+    """The parameters in an official checkpoint: ``{"state_dict": …, "metadata": …}``; strict both ways.
+
+    Weight normalisation is folded into the kernels. Nothing in the file is executed.
+
+    Raises:
+      ValueError: not such a file; of another configuration; unknown, missing, misshapen or non-finite tensors, by
+        name.
+    """
+    whole = read_torch(path)
+    if not isinstance(whole.get("state_dict"), dict):
+        raise ValueError(f"{path} holds {sorted(map(str, whole))[:5]}, expected state_dict and metadata.")
+    _check_metadata(path, whole.get("metadata"), config)
+    names = official_names(config)
+    expected = {name: shape for parts in names.values() for part in parts for name, shape in part.items()}
+    tensors = strict_load(whole["state_dict"], expected)
+
+    def made(where: str, leaf: jax.ShapeDtypeStruct) -> Array:
+        parts = []
+        for part in names[where]:
+            found = [tensors[name] for name in part]
+            kernel = len(found) == 2
+            parts.append(from_torch(fold_weight_norm(*found), _is_transposed(where)) if kernel else found[0])
+        return jnp.asarray(np.stack(parts).reshape(leaf.shape))
+
+    layers = shapes(config)
+    return jax.tree.unflatten(jax.tree.structure(layers), [made(*item) for item in _leaves(layers).items()])
+
+
+def official_names(config: Config) -> dict[str, list[dict[str, tuple[int, ...]]]]:
+    """What each of our parameters is made of in the official checkpoint: ``a.b.c`` -> {name: shape} a stage."""
+    found: dict[str, list[dict[str, tuple[int, ...]]]] = {}
+    for where, leaf in _leaves(shapes(config)).items():
+        part, _, rest = where.partition(".")
+        if part == "quantiser":
+            stages = range(config.n_codebooks)
+            found[where] = [_source(f"quantizer.quantizers.{i}.{rest}", leaf.shape[1:]) for i in stages]
+        else:
+            found[where] = [_source(where, leaf.shape)]
+    return found
+
+
+def _source(where: str, shape: tuple[int, ...]) -> dict[str, tuple[int, ...]]:
+    scope, _, name = where.rpartition(".")
+    if name == "alpha":
+        return {where: (1, *shape, 1)}
+    if name == "codebook":
+        return {f"{where}.weight": shape}
+    if name == "bias":
+        return {where: shape}
+    weight = torch_shape(shape, _is_transposed(where))
+    return {f"{scope}.weight_g": (weight[0], 1, 1), f"{scope}.weight_v": weight}
+
+
+def _is_transposed(where: str) -> bool:
+    return re.fullmatch(r"decoder\.model\.\d+\.block\.1\.kernel", where) is not None
+
+
+def _check_metadata(path: str | Path, metadata: Any, config: Config) -> None:
+    """The configuration that a checkpoint states, as far as it does, is `config`'s."""
+    stated = metadata.get("kwargs") if isinstance(metadata, dict) else None
+    stated = stated if isinstance(stated, dict) else {}
+    for name, value in config._asdict().items():
+        found = stated.get(name)
+        found = tuple(found) if isinstance(found, list) else found
+        if found is not None and found != value:
+            raise ValueError(f"{path} holds a model with {name} {found}; {config.name} has {value}.")
+
+
+def _leaves(tree: Any) -> dict[str, Any]:
+    """``a.b.c`` -> leaf, in the order of the tree."""
+    found = jax.tree_util.tree_leaves_with_path(tree)
+    return {jax.tree_util.keystr(path, simple=True, separator="."): leaf for path, leaf in found}

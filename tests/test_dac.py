@@ -1,0 +1,203 @@
+"""The DAC ports against the official package with random weights, which come through its checkpoints.
+
+Most tests run narrow models; the full-size ones show the names and shapes of the published files.
+"""
+
+import functools
+import sys
+from unittest import mock
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+import torch
+from test_contracts import test_codec as keeps_the_contract
+
+from ports import dac as port
+
+pytestmark = pytest.mark.quick_compilation
+
+SMALL = {"encoder_dim": 4, "decoder_dim": 16, "latent_dim": 12, "n_codebooks": 4, "codebook_size": 32}
+ODD = port.DAC_16KHZ._replace(**SMALL, encoder_rates=(8, 5, 8), decoder_rates=(8, 5, 8))
+EVEN = port.DAC_44KHZ._replace(**SMALL, encoder_rates=(16, 32), decoder_rates=(32, 16))
+LONG = 75  # frames; compiling is what costs, so nearly all is as long
+
+
+@pytest.fixture(scope="module")
+def official():
+    """The official package; what it imports of audiotools and argbind serves files and command lines only."""
+    pytest.importorskip("einops")
+    audiotools = mock.MagicMock()
+    audiotools.ml.BaseModel = type("BaseModel", (torch.nn.Module,), {"INTERN": [], "EXTERN": []})
+    absent = {"audiotools": audiotools, "audiotools.ml": audiotools.ml, "audiotools.core": audiotools.core}
+    with pytest.MonkeyPatch.context() as patch:
+        for name, module in (absent | {"argbind": mock.MagicMock()}).items():
+            patch.setitem(sys.modules, name, module)
+        return pytest.importorskip(
+            "dac", reason="needs the official package: pip install --no-deps descript-audio-codec"
+        )
+
+
+def kwargs(config):
+    return {name: list(v) if isinstance(v, tuple) else v for name, v in list(config._asdict().items())[3:]}
+
+
+def build(official, config, seed=0):
+    """The official model of a config, weights from a fixed seed."""
+    torch.manual_seed(seed)
+    model = official.DAC(**kwargs(config)).eval()
+    with torch.no_grad():
+        for name, tensor in model.state_dict().items():
+            if name.endswith(("weight_g", "alpha")):
+                tensor.mul_(torch.rand_like(tensor) + 0.8)
+            elif name.endswith("bias"):
+                tensor.normal_(std=0.1)
+    return model
+
+
+def saved(model, config, path, **edits):
+    torch.save({"state_dict": model.state_dict() | edits, "metadata": {"kwargs": kwargs(config)}}, path)
+    return path
+
+
+@pytest.fixture(scope="module", params=["odd", "even"])
+def pair(request, official, tmp_path_factory):
+    """Config, official model, our parameters."""
+    config = {"odd": ODD, "even": EVEN}[request.param]
+    model = build(official, config)
+    return config, model, port.load(saved(model, config, tmp_path_factory.mktemp("dac") / "model.pth"), config)
+
+
+@functools.cache
+def jitted(function, config, **static):
+    return jax.jit(functools.partial(function, config=config, **static))
+
+
+def speech(samples, seed=0):
+    """Noise with a slow envelope."""
+    random = np.random.default_rng(seed)
+    knots = random.normal(size=samples // 400 + 2)
+    envelope = np.abs(np.interp(np.arange(samples), 400 * np.arange(len(knots)), knots))
+    return (0.1 * envelope * random.normal(size=samples)).astype(np.float32)
+
+
+def close(ours, theirs, tolerance=1e-5):
+    theirs = np.asarray(theirs)
+    assert ours.shape == theirs.shape
+    assert np.abs(ours - theirs).max() < tolerance * np.abs(theirs).max()
+
+
+@torch.no_grad()
+def reference(model, wav):
+    """Latent [N, C], and what the original decodes of it [T]."""
+    z = model.encoder(model.preprocess(torch.tensor(wav)[None, None], None))
+    return z[0].T.numpy(), model.decode(z)[0, 0].numpy()
+
+
+@pytest.mark.parametrize("frames", [LONG, 40 - 1 / 3, 2, 1 / 100])
+def test_it_is_the_original_wherever_the_signal_ends(pair, frames):
+    """Padded with zeros all of them, so that one compiled program serves."""
+    config, model, params = pair
+    wav = speech(int(frames * config.hop))
+    z, out = reference(model, wav)
+    padded = jitted(port.encode, config)(params, np.pad(wav, (0, LONG * config.hop - len(wav))))
+    close(padded[: len(z)], z)
+    assert not np.any(padded[len(z) :])
+    audio = jitted(port.decode, config)(params, np.pad(z, ((0, LONG - len(z)), (0, 0))))
+    assert audio.shape == (LONG * config.hop,)
+    close(audio[: len(out)], out)
+    assert not np.any(audio[len(out) :])
+
+
+def test_quantiser(pair):
+    config, model, params = pair
+    z, _ = reference(model, speech(LONG * config.hop))
+    z /= z.std()
+    with torch.no_grad():
+        summed, codes, *_ = model.quantizer(torch.tensor(z.T[None]))
+        fewer = model.quantizer(torch.tensor(z.T[None]), 2)[0]
+    np.testing.assert_array_equal(jitted(port.codes, config, stages=4)(params, z), codes[0].T)
+    whole = jitted(port.quantise, config, stages=4)
+    close(whole(params, z), summed[0].T)
+    close(jitted(port.quantise, config, stages=2)(params, z), fewer[0].T)
+    z[-3:] = 0
+    z_q, back = jax.vjp(functools.partial(whole, params), z)
+    assert not np.any(z_q[-3:])
+    np.testing.assert_array_equal(back(jnp.full(z.shape, 3.0))[0], np.full(z.shape, 3.0))
+
+
+def test_the_contract_is_kept(pair):
+    config, _, params = pair
+    codec = port.codec(params, config)
+    assert (codec.hop, codec.delay, codec.stages) == (config.hop, 0, (4,))
+    if config is ODD:
+        keeps_the_contract(codec)
+
+
+@pytest.mark.parametrize("config", [port.DAC_16KHZ, port.DAC_24KHZ, port.DAC_44KHZ, port.DAC_44KHZ_16KBPS])
+def test_full_size_names_and_shapes_are_official(official, config):
+    with torch.device("meta"), mock.patch("torch.nn.init.trunc_normal_"):
+        model = official.DAC(**kwargs(config))
+    theirs = {name: tuple(t.shape) for name, t in model.state_dict().items()}
+    parts = [part for found in port.official_names(config).values() for part in found]
+    assert {name: shape for part in parts for name, shape in part.items()} == theirs
+    assert model.hop_length == config.hop
+    tag = "44khz" if config.sample_rate == 44100 else f"{config.sample_rate // 1000}khz"
+    rate = "16kbps" if config is port.DAC_44KHZ_16KBPS else "8kbps"
+    assert official.utils.__MODEL_URLS__[tag, config.tag, rate].endswith(f"/{config.tag}/{config.file}")
+
+
+# --- strict loading ---
+
+
+@pytest.mark.parametrize(
+    ("edits", "message"),
+    [
+        ({"encoder.block.1.block.0.block.2.alpha": None}, r"missing encoder\.block\.1\.block\.0\.block\.2\.alpha"),
+        ({"extra": torch.zeros(1)}, "left over extra"),
+        (
+            {"decoder.model.1.block.1.weight_g": torch.ones(8, 1, 1)},
+            r"misshapen decoder\.model\.1\.block\.1\.weight_g \(8, 1, 1\), expected \(16, 1, 1\)",
+        ),
+        (
+            {"quantizer.quantizers.2.codebook.weight": torch.full((32, 8), torch.inf)},
+            r"not finite in quantizer\.quantizers\.2\.codebook\.weight",
+        ),
+    ],
+)
+def test_strict_loading(pair, tmp_path, edits, message):
+    config, model, _ = pair
+    path = saved(model, config, tmp_path / "model.pth", **edits)
+    if None in edits.values():
+        tensors = {name: t for name, t in model.state_dict().items() if name not in edits}
+        torch.save({"state_dict": tensors, "metadata": {}}, path)
+    with pytest.raises(ValueError, match=message):
+        port.load(path, config)
+
+
+def test_another_model(pair, tmp_path):
+    config, model, _ = pair
+    path = saved(model, config, tmp_path / "model.pth")
+    with pytest.raises(ValueError, match=rf"holds a model with sample_rate {config.sample_rate}; .* has 8000"):
+        port.load(path, config._replace(sample_rate=8000))
+    torch.save(model.state_dict(), path)
+    with pytest.raises(ValueError, match="expected state_dict and metadata"):
+        port.load(path, config)
+    with pytest.raises(ValueError, match=r"dac-24khz needs the file weights_24khz\.pth"):
+        port.dac_24khz({})
+
+
+@pytest.mark.parametrize(
+    ("call", "value"),
+    [
+        (port.encode, np.zeros((2, 320), np.float32)),
+        (port.encode, np.zeros(0, np.float32)),
+        (port.decode, np.zeros((12, 3), np.float32)),
+        (port.decode, np.zeros((0, 12), np.float32)),
+        (functools.partial(port.quantise, stages=5), np.zeros((2, 12), np.float32)),
+    ],
+)
+def test_wrong_input(pair, call, value):
+    with pytest.raises(ValueError, match="got"):
+        call(pair[2], value, config=pair[0])

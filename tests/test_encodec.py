@@ -1,0 +1,279 @@
+"""The EnCodec ports against the official package with random weights, which come through its checkpoints.
+
+Most tests run narrow models; the full-size one shows the names and shapes of the published files.
+"""
+
+import functools
+import sys
+import types
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+import torch
+from test_contracts import test_codec as keeps_the_contract
+
+from ports import encodec as port
+
+pytestmark = pytest.mark.quick_compilation
+
+SMALL = {"filters": 4, "ratios": (64, 5), "dimension": 16, "entries": 32}
+CAUSAL = port.ENCODEC_24KHZ._replace(**SMALL)
+STEREO = port.ENCODEC_48KHZ._replace(**SMALL, segment=50)
+HOP = 320
+LONG = 75  # frames, one and a half segments; compiling is what costs, so nearly all is as long
+
+
+@pytest.fixture(scope="module")
+def official():
+    """The official package, whose import of torchaudio only serves resampling."""
+    pytest.importorskip("einops")
+    with pytest.MonkeyPatch.context() as patch:
+        if "torchaudio" not in sys.modules:
+            patch.setitem(sys.modules, "torchaudio", types.ModuleType("torchaudio"))
+        return pytest.importorskip("encodec", reason="needs the official package: pip install --no-deps encodec")
+
+
+def build(official, config, seed=0):
+    """The official model of a config, weights from a fixed seed."""
+    norm = "weight_norm" if config.causal else "time_group_norm"
+    shared = {
+        "channels": config.audio,
+        "norm": norm,
+        "causal": config.causal,
+        "dimension": config.dimension,
+        "n_filters": config.filters,
+        "ratios": list(config.ratios),
+    }
+    torch.manual_seed(seed)
+    quantizer = official.quantization.ResidualVectorQuantizer(config.dimension, max(config.stages), config.entries)
+    model = official.EncodecModel(
+        official.modules.SEANetEncoder(**shared),
+        official.modules.SEANetDecoder(**shared),
+        quantizer,
+        [1.0],
+        config.sample_rate,
+        config.audio,
+        normalize=not config.causal,
+        segment=1.0 if config.segment else None,
+    ).eval()
+    with torch.no_grad():
+        for name, tensor in model.state_dict().items():
+            if name.endswith("embed"):
+                tensor.normal_(std=0.1)
+            elif name.endswith(("weight_g", "norm.weight")):
+                tensor.mul_(torch.rand_like(tensor) + 0.8)
+            elif name.endswith("bias"):
+                tensor.normal_(std=0.1)
+    return model
+
+
+def made(official, config, folder):
+    model = build(official, config)
+    torch.save(model.state_dict(), folder / "model.th")
+    return model, port.load(folder / "model.th", config)
+
+
+@pytest.fixture(scope="module")
+def causal(official, tmp_path_factory):
+    return made(official, CAUSAL, tmp_path_factory.mktemp("causal"))
+
+
+@pytest.fixture(scope="module")
+def stereo(official, tmp_path_factory):
+    return made(official, STEREO, tmp_path_factory.mktemp("stereo"))
+
+
+@functools.cache
+def jitted(function, config, **static):
+    return jax.jit(functools.partial(function, config=config, **static))
+
+
+def speech(samples, seed=0):
+    """Noise with a slow envelope."""
+    random = np.random.default_rng(seed)
+    knots = random.normal(size=samples // 400 + 2)
+    envelope = np.abs(np.interp(np.arange(samples), 400 * np.arange(len(knots)), knots))
+    return (0.1 * envelope * random.normal(size=samples)).astype(np.float32)
+
+
+def close(ours, theirs, tolerance):
+    theirs = np.asarray(theirs)
+    assert ours.shape == theirs.shape
+    assert np.abs(ours - theirs).max() < tolerance * np.abs(theirs).max()
+
+
+@torch.no_grad()
+def reference(model, wav):
+    """Latent with loudness [N, C], and what the original decodes of it [T], of one mono segment."""
+    x = torch.tensor(wav).expand(model.channels, -1)[None]
+    scale = 1e-8 + x.mean(1).square().mean().sqrt() if model.normalize else torch.ones(())
+    z = model.encoder(x / scale)
+    out = model.decoder(z)[0] * scale
+    z = z[0].T
+    if model.normalize:
+        z = torch.cat([z, scale.expand(len(z), 1)], 1)
+    return z.numpy(), out.mean(0).numpy()
+
+
+def test_the_causal_model_is_the_original(causal):
+    model, params = causal
+    wav = speech(40 * HOP)
+    z, out = reference(model, wav)
+    close(jitted(port.encode, CAUSAL)(params, wav), z, 1e-5)
+    close(jitted(port.decode, CAUSAL)(params, z), out, 1e-5)
+
+
+def test_codes_at_each_bandwidth_are_the_original_s(causal):
+    model, params = causal
+    z, _ = reference(model, speech(40 * HOP))
+    z /= z.std()
+    ours = jitted(port.codes, CAUSAL, stages=32)(params, z)  # those of fewer codebooks come first
+    for stages in CAUSAL.stages:
+        with torch.no_grad():
+            theirs = model.quantizer.vq.encode(torch.tensor(z.T[None]), stages)
+        np.testing.assert_array_equal(ours[:, :stages], theirs[:, 0].T)
+    with torch.no_grad():
+        summed = [model.quantizer.decode(theirs[:stages])[0].T for stages in (2, 32)]
+    np.testing.assert_allclose(jitted(port.quantise, CAUSAL, stages=2)(params, z), summed[0], atol=1e-5)
+    z_q, back = jax.vjp(functools.partial(jitted(port.quantise, CAUSAL, stages=32), params), z)
+    np.testing.assert_allclose(z_q, summed[1], atol=1e-5)
+    np.testing.assert_array_equal(back(jnp.full(z.shape, 3.0))[0], np.full(z.shape, 3.0))
+
+
+@pytest.mark.parametrize("samples", [50 * HOP, 40 * HOP - 100, 3 * HOP, HOP + 1, 2])
+def test_the_non_causal_model_is_the_original_wherever_the_signal_ends(stereo, samples):
+    """Padded with zeros all of them, so that one compiled program serves."""
+    model, params = stereo
+    wav = speech(samples)
+    z, out = reference(model, wav)
+    padded = jitted(port.encode, STEREO)(params, np.pad(wav, (0, LONG * HOP - samples)))
+    close(padded[: len(z)], z, 1e-4)
+    assert not np.any(padded[len(z) :])
+    audio = jitted(port.decode, STEREO)(params, np.pad(z, ((0, LONG - len(z)), (0, 0))))
+    close(audio[: len(out)], out, 1e-4)
+    assert not np.any(audio[len(out) :])
+
+
+def test_segments_are_coded_apart(stereo):
+    model, params = stereo
+    wav = speech(LONG * HOP - 7)
+    parts = [reference(model, wav[: 50 * HOP]), reference(model, wav[50 * HOP :])]
+    z = jitted(port.encode, STEREO)(params, np.pad(wav, (0, 7)))
+    close(z, np.concatenate([p[0] for p in parts]), 1e-4)
+    out = jitted(port.decode, STEREO)(params, z)
+    close(out, np.concatenate([p[1] for p in parts]), 1e-4)
+    silent = jitted(port.encode, STEREO)(params, 0 * wav)
+    assert not np.any(silent) and not np.any(jitted(port.decode, STEREO)(params, silent))
+
+
+def test_official_codes_of_a_second(official, stereo):
+    """The whole chain of the original's public interface: normalised, encoded, quantised, decoded."""
+    model, params = stereo
+    wav = speech(40 * HOP)
+    model.bandwidth = None
+    with torch.no_grad():
+        ((theirs, scale),) = model.encode(torch.tensor(wav).expand(2, -1)[None])
+        out = model.decode([(theirs, scale)])[0].mean(0)
+    z = jitted(port.encode, STEREO)(params, np.pad(wav, (0, (LONG - 40) * HOP)))
+    ours = jitted(port.codes, STEREO, stages=16)(params, z)[:40]
+    assert np.mean(ours == np.asarray(theirs[0].T)) > 0.999
+    z_q = jitted(port.quantise, STEREO, stages=16)(params, z)
+    np.testing.assert_array_equal(z_q[:, -1], z[:, -1])
+    assert not np.any(z_q[40:])
+    if np.array_equal(ours, theirs[0].T):
+        close(jitted(port.decode, STEREO)(params, z_q)[: len(out)], out, 1e-4)
+
+
+def test_the_causal_model_does_not_look_ahead(causal):
+    """Frames are those of any longer signal, padded or not, but for the first six, which see up to the seventh."""
+    _, params = causal
+    encode, decode = jitted(port.encode, CAUSAL), jitted(port.decode, CAUSAL)
+    wav = speech(40 * HOP)
+    z = encode(params, wav)
+    for other in (wav[: 20 * HOP], np.pad(wav[: 20 * HOP], (0, 20 * HOP))):
+        np.testing.assert_allclose(encode(params, other)[:20], z[:20], atol=1e-5)
+    out = decode(params, z)
+    np.testing.assert_allclose(decode(params, z.at[20:].set(1.0))[: 20 * HOP], out[: 20 * HOP], atol=1e-5)
+    short = speech(100)
+    padded = encode(params, np.pad(short, (0, 20 * HOP - 100)))
+    np.testing.assert_allclose(encode(params, short), padded[:1], atol=1e-5)
+
+
+@pytest.mark.parametrize("name", ["causal", "stereo"])
+def test_the_contract_is_kept(name, request):
+    config = {"causal": CAUSAL, "stereo": STEREO}[name]
+    codec = port.codec(request.getfixturevalue(name)[1], config)
+    assert (codec.hop, codec.delay, codec.stages) == (HOP, 0, config.stages)
+    keeps_the_contract(codec)
+
+
+@pytest.mark.parametrize("config", [port.ENCODEC_24KHZ, port.ENCODEC_48KHZ])
+def test_full_size_names_and_shapes_are_official(official, config):
+    with torch.device("meta"):
+        made = getattr(official.EncodecModel, config.file.split("-")[0].replace("encodec_", "encodec_model_"))
+        model = made(pretrained=False)
+    theirs = {name: tuple(t.shape) for name, t in model.state_dict().items() if not name.endswith(port._TRAINING)}
+    ours = {name: shape for found in port.official_names(config).values() for name, shape in found.items()}
+    assert ours == theirs
+    assert (model.sample_rate, model.channels, model.segment_length) == (
+        config.sample_rate,
+        config.audio,
+        config.segment * config.hop or None,
+    )
+    per_book = 10 * model.frame_rate / 1000  # kb/s
+    assert tuple(int(kbps / per_book) for kbps in model.target_bandwidths) == config.stages
+
+
+# --- strict loading ---
+
+
+@pytest.mark.parametrize(
+    ("edit", "message"),
+    [
+        (lambda t: t.pop("encoder.model.7.lstm.bias_hh_l1"), r"missing encoder\.model\.7\.lstm\.bias_hh_l1"),
+        (lambda t: t.update(extra=torch.zeros(1)), "left over extra"),
+        (
+            lambda t: t.update({"decoder.model.3.convtr.convtr.weight_g": torch.ones(1, 8, 1)}),
+            r"misshapen decoder\.model\.3\.convtr\.convtr\.weight_g \(1, 8, 1\), expected \(16, 1, 1\)",
+        ),
+        (
+            lambda t: t.update({"quantizer.vq.layers.3._codebook.embed": torch.full((32, 16), torch.nan)}),
+            r"not finite in quantizer\.vq\.layers\.3\._codebook\.embed",
+        ),
+    ],
+)
+def test_strict_loading(causal, tmp_path, edit, message):
+    tensors = causal[0].state_dict()
+    edit(tensors)
+    torch.save(tensors, tmp_path / "model.th")
+    with pytest.raises(ValueError, match=message):
+        port.load(tmp_path / "model.th", CAUSAL)
+
+
+def test_a_file_that_is_not_the_published_one(tmp_path):
+    path = tmp_path / "encodec_24khz-d7cc33bc.th"
+    path.write_bytes(b"something else")
+    with pytest.raises(
+        ValueError, match=r"not the published encodec_24khz-d7cc33bc\.th: its SHA-256 is [0-9a-f]{64}"
+    ):
+        port.encodec_24khz({path.name: path})
+    with pytest.raises(ValueError, match=r"needs the file encodec_48khz-7e698e3e\.th"):
+        port.encodec_48khz({path.name: path})
+
+
+@pytest.mark.parametrize(
+    ("call", "value"),
+    [
+        (port.encode, np.zeros((2, 320), np.float32)),
+        (port.encode, np.zeros(0, np.float32)),
+        (port.encode, np.zeros(320, np.int16)),
+        (port.decode, np.zeros((16, 3), np.float32)),
+        (port.decode, np.zeros((0, 16), np.float32)),
+        (functools.partial(port.quantise, stages=33), np.zeros((2, 16), np.float32)),
+    ],
+)
+def test_wrong_input(causal, call, value):
+    with pytest.raises(ValueError, match="got"):
+        call(causal[1], value, config=CAUSAL)
