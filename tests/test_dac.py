@@ -12,6 +12,7 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 import torch
+from parity import differing, relative
 from test_contracts import test_codec as keeps_the_contract
 
 from ports import dac as port
@@ -82,12 +83,6 @@ def speech(samples, seed=0):
     return (0.1 * envelope * random.normal(size=samples)).astype(np.float32)
 
 
-def close(ours, theirs, tolerance=1e-5):
-    theirs = np.asarray(theirs)
-    assert ours.shape == theirs.shape
-    assert np.abs(ours - theirs).max() < tolerance * np.abs(theirs).max()
-
-
 @torch.no_grad()
 def reference(model, wav):
     """Latent [N, C], and what the original decodes of it [T]."""
@@ -96,31 +91,32 @@ def reference(model, wav):
 
 
 @pytest.mark.parametrize("frames", [LONG, 40 - 1 / 3, 2, 1 / 100])
-def test_it_is_the_original_wherever_the_signal_ends(pair, frames):
+def test_it_is_the_original_wherever_the_signal_ends(pair, frames, parity):
     """Padded with zeros all of them, so that one compiled program serves."""
     config, model, params = pair
     wav = speech(int(frames * config.hop))
     z, out = reference(model, wav)
     padded = jitted(port.encode, config)(params, np.pad(wav, (0, LONG * config.hop - len(wav))))
-    close(padded[: len(z)], z)
+    parity("dac", "latent, small", relative(padded[: len(z)], z), 1e-5, "relative")
     assert not np.any(padded[len(z) :])
     audio = jitted(port.decode, config)(params, np.pad(z, ((0, LONG - len(z)), (0, 0))))
     assert audio.shape == (LONG * config.hop,)
-    close(audio[: len(out)], out)
+    parity("dac", "audio, small", relative(audio[: len(out)], out), 1e-5, "relative")
     assert not np.any(audio[len(out) :])
 
 
-def test_quantiser(pair):
+def test_quantiser(pair, parity):
     config, model, params = pair
     z, _ = reference(model, speech(LONG * config.hop))
     z /= z.std()
     with torch.no_grad():
         summed, codes, *_ = model.quantizer(torch.tensor(z.T[None]))
         fewer = model.quantizer(torch.tensor(z.T[None]), 2)[0]
-    np.testing.assert_array_equal(jitted(port.codes, config, stages=4)(params, z), codes[0].T)
+    found = jitted(port.codes, config, stages=4)(params, z)
+    parity("dac", "codes, share that differs", differing(found, codes[0].T), 0.0)
     whole = jitted(port.quantise, config, stages=4)
-    close(whole(params, z), summed[0].T)
-    close(jitted(port.quantise, config, stages=2)(params, z), fewer[0].T)
+    for found, expected in ((whole, summed), (jitted(port.quantise, config, stages=2), fewer)):
+        parity("dac", "quantised latent, small", relative(found(params, z), expected[0].T), 1e-5, "relative")
     z[-3:] = 0
     z_q, back = jax.vjp(functools.partial(whole, params), z)
     assert not np.any(z_q[-3:])

@@ -10,6 +10,7 @@ import onnx
 import pytest
 import soundfile as sf
 from jax import lax
+from parity import largest
 
 from ports.conv3x3 import conv3x3
 from ports.dnsmos import (
@@ -67,10 +68,12 @@ def test_weights_are_those_of_the_wheel(paths):
     [48_000, 72_101, 144_160, 18 * 16_000],
     ids=["short, whole seconds", "short", "one window", "the official code skips two windows"],
 )
-def test_parity_with_the_official_code(models, speech, samples):
+def test_parity_with_the_official_code(models, speech, samples, parity):
     official = pytest.importorskip("speechmos.dnsmos").run(speech[:samples], 16_000)
     expected = [official[key] for key in ("ovrl_mos", "sig_mos", "bak_mos", "p808_mos")]
-    np.testing.assert_allclose(both(models, speech[:samples]), expected, atol=1e-4)
+    found = both(models, speech[:samples])
+    parity("dnsmos", "every head", largest(found[:3], expected[:3]), 1e-4, "MOS")
+    parity("dnsmos-p808", "score", largest(found[3], expected[3]), 1e-4, "MOS")
 
 
 @pytest.mark.parametrize(

@@ -12,6 +12,7 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 import torch
+from parity import differing, largest, relative
 from test_contracts import test_codec as keeps_the_contract
 
 from ports import encodec as port
@@ -98,12 +99,6 @@ def speech(samples, seed=0):
     return (0.1 * envelope * random.normal(size=samples)).astype(np.float32)
 
 
-def close(ours, theirs, tolerance):
-    theirs = np.asarray(theirs)
-    assert ours.shape == theirs.shape
-    assert np.abs(ours - theirs).max() < tolerance * np.abs(theirs).max()
-
-
 @torch.no_grad()
 def reference(model, wav):
     """Latent with loudness [N, C], and what the original decodes of it [T], of one mono segment."""
@@ -117,15 +112,16 @@ def reference(model, wav):
     return z.numpy(), out.mean(0).numpy()
 
 
-def test_the_causal_model_is_the_original(causal):
+def test_the_causal_model_is_the_original(causal, parity):
     model, params = causal
     wav = speech(40 * HOP)
     z, out = reference(model, wav)
-    close(jitted(port.encode, CAUSAL)(params, wav), z, 1e-5)
-    close(jitted(port.decode, CAUSAL)(params, z), out, 1e-5)
+    for stage, run, given, expected in (("latent", port.encode, wav, z), ("audio", port.decode, z, out)):
+        error = relative(jitted(run, CAUSAL)(params, given), expected)
+        parity("encodec, 24 kHz", f"{stage}, small", error, 1e-5, "relative")
 
 
-def test_codes_at_each_bandwidth_are_the_original_s(causal):
+def test_codes_at_each_bandwidth_are_the_original_s(causal, parity):
     model, params = causal
     z, _ = reference(model, speech(40 * HOP))
     z /= z.std()
@@ -133,42 +129,45 @@ def test_codes_at_each_bandwidth_are_the_original_s(causal):
     for stages in CAUSAL.stages:
         with torch.no_grad():
             theirs = model.quantizer.vq.encode(torch.tensor(z.T[None]), stages)
-        np.testing.assert_array_equal(ours[:, :stages], theirs[:, 0].T)
+        different = differing(ours[:, :stages], theirs[:, 0].T)
+        parity("encodec, 24 kHz", f"codes of {stages} codebooks, share that differs", different, 0.0)
     with torch.no_grad():
         summed = [model.quantizer.decode(theirs[:stages])[0].T for stages in (2, 32)]
-    np.testing.assert_allclose(jitted(port.quantise, CAUSAL, stages=2)(params, z), summed[0], atol=1e-5)
+    fewer = jitted(port.quantise, CAUSAL, stages=2)(params, z)
     z_q, back = jax.vjp(functools.partial(jitted(port.quantise, CAUSAL, stages=32), params), z)
-    np.testing.assert_allclose(z_q, summed[1], atol=1e-5)
+    for found, expected in ((fewer, summed[0]), (z_q, summed[1])):
+        parity("encodec, 24 kHz", "quantised latent, small", largest(found, expected), 1e-5)
     np.testing.assert_array_equal(back(jnp.full(z.shape, 3.0))[0], np.full(z.shape, 3.0))
 
 
 @pytest.mark.parametrize("samples", [50 * HOP, 40 * HOP - 100, 3 * HOP, HOP + 1, 2])
-def test_the_non_causal_model_is_the_original_wherever_the_signal_ends(stereo, samples):
+def test_the_non_causal_model_is_the_original_wherever_the_signal_ends(stereo, samples, parity):
     """Padded with zeros all of them, so that one compiled program serves."""
     model, params = stereo
     wav = speech(samples)
     z, out = reference(model, wav)
     padded = jitted(port.encode, STEREO)(params, np.pad(wav, (0, LONG * HOP - samples)))
-    close(padded[: len(z)], z, 1e-4)
+    parity("encodec, 48 kHz", "latent, small", relative(padded[: len(z)], z), 1e-4, "relative")
     assert not np.any(padded[len(z) :])
     audio = jitted(port.decode, STEREO)(params, np.pad(z, ((0, LONG - len(z)), (0, 0))))
-    close(audio[: len(out)], out, 1e-4)
+    parity("encodec, 48 kHz", "audio, small", relative(audio[: len(out)], out), 1e-4, "relative")
     assert not np.any(audio[len(out) :])
 
 
-def test_segments_are_coded_apart(stereo):
+def test_segments_are_coded_apart(stereo, parity):
     model, params = stereo
     wav = speech(LONG * HOP - 7)
     parts = [reference(model, wav[: 50 * HOP]), reference(model, wav[50 * HOP :])]
     z = jitted(port.encode, STEREO)(params, np.pad(wav, (0, 7)))
-    close(z, np.concatenate([p[0] for p in parts]), 1e-4)
+    latent, audio = (np.concatenate([part[i] for part in parts]) for i in range(2))
+    parity("encodec, 48 kHz", "latent, small", relative(z, latent), 1e-4, "relative")
     out = jitted(port.decode, STEREO)(params, z)
-    close(out, np.concatenate([p[1] for p in parts]), 1e-4)
+    parity("encodec, 48 kHz", "audio, small", relative(out, audio), 1e-4, "relative")
     silent = jitted(port.encode, STEREO)(params, 0 * wav)
     assert not np.any(silent) and not np.any(jitted(port.decode, STEREO)(params, silent))
 
 
-def test_official_codes_of_a_second(official, stereo):
+def test_official_codes_of_a_second(official, stereo, parity):
     """The whole chain of the original's public interface: normalised, encoded, quantised, decoded."""
     model, params = stereo
     wav = speech(40 * HOP)
@@ -178,12 +177,13 @@ def test_official_codes_of_a_second(official, stereo):
         out = model.decode([(theirs, scale)])[0].mean(0)
     z = jitted(port.encode, STEREO)(params, np.pad(wav, (0, (LONG - 40) * HOP)))
     ours = jitted(port.codes, STEREO, stages=16)(params, z)[:40]
-    assert np.mean(ours == np.asarray(theirs[0].T)) > 0.999
+    parity("encodec, 48 kHz", "codes, share that differs", differing(ours, theirs[0].T), 0.001)
     z_q = jitted(port.quantise, STEREO, stages=16)(params, z)
     np.testing.assert_array_equal(z_q[:, -1], z[:, -1])
     assert not np.any(z_q[40:])
     if np.array_equal(ours, theirs[0].T):
-        close(jitted(port.decode, STEREO)(params, z_q)[: len(out)], out, 1e-4)
+        found = jitted(port.decode, STEREO)(params, z_q)[: len(out)]
+        parity("encodec, 48 kHz", "audio of quantised latent, small", relative(found, out), 1e-4, "relative")
 
 
 def test_the_causal_model_does_not_look_ahead(causal):

@@ -7,6 +7,7 @@ import jax
 import numpy as np
 import pytest
 import soundfile
+from parity import differing, largest
 
 from benchmarks import official
 from ports.lyra import LYRA_WEIGHTS, codes, lyra
@@ -50,24 +51,25 @@ def outputs(folder, latents):
     return [decode(z).ravel() for z in latents]
 
 
-def test_encoder(codec, wavs, latents):
+def test_encoder(codec, wavs, latents, parity):
     encode = jax.jit(codec.encode)
     ours = np.concatenate([encode(codec.params, wav) for wav in wavs])
     theirs = np.concatenate(latents)
     correlation = np.array([np.corrcoef(a, b)[0, 1] for a, b in zip(ours.T, theirs.T, strict=True)])
-    assert correlation.min() >= 0.98
+    parity("lyra", "latent, 1 − correlation of the worst channel", 1 - correlation.min(), 0.02)
     assert (correlation >= 0.99).sum() >= 60
 
 
-def test_decoder(codec, latents, outputs):
+def test_decoder(codec, latents, outputs, parity):
     decode = jax.jit(codec.decode)
     for z, theirs in zip(latents, outputs, strict=True):
         ours, theirs = np.asarray(decode(codec.params, z), np.float64), theirs.astype(np.float64)
         target = theirs * (ours @ theirs) / (theirs @ theirs)
-        assert 10 * np.log10((target @ target) / np.sum((ours - target) ** 2)) >= 20  # SI-SDR, dB
+        distortion = -10 * np.log10((target @ target) / np.sum((ours - target) ** 2))
+        parity("lyra", "audio, −SI-SDR", distortion, -20, "dB")
 
 
-def test_sound(codec, wavs, outputs):
+def test_sound(codec, wavs, outputs, parity):
     """The same quality to a judge's ear: DNSMOS OVRL of both round trips, each repeated to one window."""
     dnsmos = pytest.importorskip("speechmos.dnsmos", reason="needs speechmos")
     round_trip = jax.jit(lambda params, wav: codec.decode(params, codec.encode(params, wav)))
@@ -77,11 +79,11 @@ def test_sound(codec, wavs, outputs):
         windows = [np.resize(np.clip(y, -1, 1), 144_160) for y in (ours, theirs)]
         scores = [dnsmos.run(window, 16000)["ovrl_mos"] for window in windows]
         difference.append(scores[0] - scores[1])
-    assert abs(np.mean(difference)) <= 0.05
+    parity("lyra", "DNSMOS OVRL of the round trip, mean", abs(np.mean(difference)), 0.05, "MOS")
 
 
 @pytest.mark.parametrize("stages", [16, 30, 46])
-def test_quantiser(codec, folder, latents, stages):
+def test_quantiser(codec, folder, latents, stages, parity):
     z = latents[0]
     graph = interpreter.Interpreter(str(folder / "quantizer.tflite"))
     encode, decode = graph.get_signature_runner("encode"), graph.get_signature_runner("decode")
@@ -90,8 +92,8 @@ def test_quantiser(codec, folder, latents, stages):
     their_codes = np.array(their_codes)[:, :, 0, 0]
     ours = np.asarray(jax.jit(codes, static_argnums=2)(codec.params, z, stages))
     assert np.all(their_codes[:, stages:] == -1)
-    assert np.mean(ours == their_codes[:, :stages]) >= 0.999
+    parity("lyra", "codes, share that differs", differing(ours, their_codes[:, :stages]), 0.001)
     z_q = jax.jit(codec.quantise, static_argnums=2)(codec.params, z, stages)
     same = np.all(ours == their_codes[:, :stages], axis=1)
-    np.testing.assert_allclose(np.asarray(z_q)[same], theirs[same], atol=1e-4)
+    parity("lyra", "quantised latent", largest(np.asarray(z_q)[same], theirs[same]), 1e-4)
     assert same.mean() >= 0.99

@@ -4,6 +4,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
+from parity import largest
 from test_wav2vec2 import PAIRS, SMALL, hidden_states, hugging_face, noise, pad, state
 
 from ports import utmos as utmos_port
@@ -74,16 +75,16 @@ def score(predictor, wav=None, size=3000, length=LENGTH):
 
 
 @pytest.mark.quick_compilation
-def test_ssl_mos_equals_its_parts(make, features):
+def test_ssl_mos_equals_its_parts(make, features, parity):
     import torch
 
     weight, bias = (torch.tensor(SSL_TENSORS[f"output_layer.{x}"]) for x in ("weight", "bias"))
     expected = torch.nn.functional.linear(features.mean(1), weight, bias)[0]
-    np.testing.assert_allclose(score(make("ssl-mos")), expected, atol=2e-5)
+    parity("ssl-mos", "score, small", largest(score(make("ssl-mos")), expected), 2e-5, "MOS")
 
 
 @pytest.mark.quick_compilation
-def test_utmos_equals_its_parts_stage_by_stage(make, features):
+def test_utmos_equals_its_parts_stage_by_stage(make, features, parity):
     import torch
 
     tensors = {k: torch.tensor(v) for k, v in UTMOS_TENSORS.items()}
@@ -104,15 +105,16 @@ def test_utmos_equals_its_parts_stage_by_stage(make, features):
     predictor = make("utmos")
     params, valid = predictor.params, jnp.arange(frames + 7) < frames
     encoded = Encoder(CONFIG).apply({"params": params["encoder"]}, pad(noise(LENGTH), 3000), jnp.int32(LENGTH))
-    np.testing.assert_allclose(encoded[-1, :frames], features[0], atol=2e-5)
+    parity("utmos", "encoder, small", largest(encoded[-1, :frames], features[0]), 2e-5)
     padded = jnp.pad(jnp.asarray(inputs[0].numpy()), ((0, 7), (0, 0)), constant_values=0.5)
     for i, direction in enumerate(("forward", "backward")):
         got = Lstm(HIDDEN, reverse=direction == "backward").apply({"params": params[direction]}, padded, valid)
-        np.testing.assert_allclose(got[:frames], states[0, :, i * HIDDEN : (i + 1) * HIDDEN], atol=1e-5)
+        expected_states = states[0, :, i * HIDDEN : (i + 1) * HIDDEN]
+        parity("utmos", "LSTM, small", largest(got[:frames], expected_states), 1e-5)
     net = utmos_port.Utmos(CONFIG, HIDDEN, PROJECTION)
     got = net.apply({"params": params}, pad(noise(LENGTH), 3000), jnp.int32(LENGTH))
-    np.testing.assert_allclose(got[:frames], scores[0], atol=2e-5)
-    np.testing.assert_allclose(score(predictor), expected, atol=2e-5)
+    parity("utmos", "score of every frame, small", largest(got[:frames], scores[0]), 2e-5)
+    parity("utmos", "score, small", largest(score(predictor), expected), 2e-5, "MOS")
 
 
 @each

@@ -113,13 +113,13 @@ def difference(got, expected):
 
 @each
 @pytest.mark.quick_compilation
-def test_every_hidden_state_equals_the_official_one(name):
+def test_every_hidden_state_equals_the_official_one(name, parity):
     """Their clip alone, ours padded: parity and independence of padding in one."""
     kind, config = VARIANTS[name]
     wav = noise()
     expected = hidden_states(hugging_face(kind, config, state(config)), wav)
     got = runner(config)(pad(wav), SAMPLES)[:, : expected.shape[1]]
-    assert difference(got, expected) < 1e-5
+    parity(f"wav2vec2 ({name})", "every hidden state, small", difference(got, expected), 1e-5, "relative")
     assert np.abs(expected[-1] - expected[0]).max() > 0.5  # the layers do something
 
 
@@ -140,7 +140,7 @@ KNOWN = {
 }
 
 
-def test_base_equals_the_official_one():
+def test_base_equals_the_official_one(parity):
     """At full size, with the initialisation of the original."""
     config = port.WAV2VEC2_BASE
     model = hugging_face("Wav2Vec2", config)
@@ -148,7 +148,8 @@ def test_base_equals_the_official_one():
     wav = noise(8000)
     got = jax.jit(Encoder(config).apply)({"params": params}, wav, jnp.int32(len(wav)))
     assert got.shape == (13, 24, 768)
-    assert difference(np.asarray(got), hidden_states(model, wav)) < 1e-4
+    error = difference(np.asarray(got), hidden_states(model, wav))
+    parity("wav2vec2 (wav2vec2)", "every hidden state, base", error, 1e-4, "relative")
 
 
 def test_position_buckets_equal_the_official_ones():
