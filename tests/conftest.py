@@ -5,16 +5,16 @@ import tempfile
 
 os.environ["XLA_FLAGS"] = os.environ.get("XLA_FLAGS", "") + " --xla_force_host_platform_device_count=8"
 
+from pathlib import Path
+
+import jax
+import pytest
+
 # A core for each worker: two of them taking turns on both are slower than either alone.
 _WORKER = os.environ.get("PYTEST_XDIST_WORKER", "")
 if _WORKER and hasattr(os, "sched_setaffinity"):
     _CORES = sorted(os.sched_getaffinity(0))
     os.sched_setaffinity(0, {_CORES[int(_WORKER.removeprefix("gw")) % len(_CORES)]})
-
-from pathlib import Path
-
-import jax
-import pytest
 
 # Eight emulated devices on two cores: programs queued behind each other could starve a collective for good.
 jax.config.update("jax_cpu_enable_async_dispatch", False)
