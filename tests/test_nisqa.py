@@ -82,7 +82,7 @@ def test_equals_the_official_scores_at_16_khz(factory, paths, shared, official, 
         wav = read(shared / clip, seconds=2.9 if factory is nisqa else 1.4)
         expected = theirs([write(tmp_path / "clip.wav", wav)])[0]
         got = ours(wav)
-        parity(factory.__name__, "every head, 16 kHz", largest(got, expected), 1e-4, "MOS")
+        parity(factory.__name__.replace("_", "-"), "every head, 16 kHz", largest(got, expected), 1e-4, "MOS")
         seen.append(float(expected[0]))
     assert max(seen) - min(seen) > 1.0  # the clips span qualities
 
@@ -99,7 +99,7 @@ def test_equals_the_official_scores_at_other_rates(factory, paths, shared, offic
         expected = theirs([write(tmp_path / "clip.wav", wav, rate)])[0]
         # Not jitted: with the same number of frames all rates share their compiled operations.
         got = predictor.heads(predictor.params, pad(wav, FRAMES * int(rate * 0.01)), jnp.int32(len(wav)))
-        parity(factory.__name__, f"every head, {rate / 1000:g} kHz", largest(got, expected), 1e-4, "MOS")
+        parity(factory.__name__.replace("_", "-"), f"every head, {rate / 1000:g} kHz", largest(got, expected), 1e-4, "MOS")
 
 
 def test_spectrogram_equals_librosa(shared):
