@@ -14,7 +14,7 @@ What differs from the original:
 
 * The last frame is filled with zeros up to its 1920 samples, as in Kyutai's own package; ``transformers`` fills each
   layer's input instead. A waveform of whole frames gives the latent of both.
-* The gradient of the quantiser is straight through as a whole; the originals have none.
+* The gradient of the quantiser is straight through as a whole; ``transformers`` has none.
 * Nothing is streamed: all frames are computed at once, with the same result.
 
 The model is causal, without exception: a frame depends on no later sample, so padding changes nothing. There is no
