@@ -6,9 +6,9 @@ repository, https://github.com/kyutai-labs/moshi). A. Défossez et al., *Moshi: 
 real-time dialogue*, arXiv 2410.00037.
 
 **The latent.** Mimi quantises two linear projections of its encoder's output apart, semantic and acoustic, and the
-decoder sees the sum of two others. In training the quantiser was passed by at random, the projections were not
-(``no_quantization_rate`` in Kyutai's package). So the latent here is the two projections side by side,
-``[N, 2 · 256]``: quantised or not, it is what the decoder knows. The encoder's bare output is as wide, but is not.
+decoder sees the sum of two others. Where Kyutai's training code skips the quantiser (``no_quantization_rate``), it
+keeps the projections. So the latent here is the two projections side by side, ``[N, 2 · 256]``: quantised or not,
+the decoder can take it. The encoder's bare output is as wide, but no decoder was trained on it.
 
 What differs from the original:
 
