@@ -1,10 +1,12 @@
-"""PyTorch checkpoints as NumPy arrays: without torch, and without running anything found in the file.
+"""PyTorch and safetensors checkpoints as NumPy arrays: without running anything found in the file.
 
 A pickle is a program that names functions to call. The reader here knows four names, the ones that rebuild a
-plain tensor in an ordered dictionary, and refuses a file that asks for any other.
+plain tensor in an ordered dictionary, and refuses a file that asks for any other. A safetensors file is a table in
+JSON and the tensors behind it; the reader here takes it only if each byte belongs to exactly one tensor.
 """
 
 import io
+import json
 import math
 import pickle
 import zipfile
@@ -26,6 +28,20 @@ _DTYPES = {
     "ByteStorage": np.dtype(np.uint8),
     "BoolStorage": np.dtype(np.bool_),
 }
+
+_SAFE_DTYPES = {
+    "F64": np.dtype("<f8"),
+    "F32": np.dtype("<f4"),
+    "F16": np.dtype("<f2"),
+    "BF16": np.dtype(ml_dtypes.bfloat16),
+    "I64": np.dtype("<i8"),
+    "I32": np.dtype("<i4"),
+    "I16": np.dtype("<i2"),
+    "I8": np.dtype(np.int8),
+    "U8": np.dtype(np.uint8),
+    "BOOL": np.dtype(np.bool_),
+}
+_MOST_AXES = 32  # of a tensor
 
 _RATIO = 200  # a deflated record that unpacks to more than this many times its size is a bomb; torch stores
 
@@ -77,6 +93,78 @@ def read_torch(path: str | Path, *, max_bytes: int = 2**31) -> dict[str, Any]:
     if not isinstance(value, dict):
         raise ValueError(f"{path} holds a {type(value).__name__}; expected a dictionary of tensors.")
     return value
+
+
+def read_safetensors(path: str | Path, *, max_bytes: int = 2**31) -> dict[str, np.ndarray]:
+    """Read a safetensors file: https://github.com/huggingface/safetensors#format.
+
+    Args:
+        path: the file, whatever its name ends in.
+        max_bytes: the most bytes that it may have.
+
+    Returns:
+        Name -> array, read-only, in the order of the header; the metadata is dropped.
+
+    Raises:
+        ValueError: not such a file, truncated, larger than ``max_bytes``, a tensor of unknown dtype or whose size is
+            not that of its shape, or bytes that belong to two tensors or to none.
+    """
+    path = Path(path)
+    if not path.is_file():
+        raise ValueError(f"{path} is not a file; expected a safetensors checkpoint.")
+    if path.stat().st_size > max_bytes:
+        raise ValueError(f"{path} has {path.stat().st_size} bytes, more than max_bytes={max_bytes}.")
+    content = path.read_bytes()
+    start = 8 + int.from_bytes(content[:8], "little")
+    if len(content) < 8 or start > len(content):
+        raise ValueError(f"{path} ends before its header does: truncated, or not a safetensors file; fetch it again.")
+    try:
+        header = json.loads(content[8:start].decode(), object_pairs_hook=_without_duplicates)
+    except (ValueError, RecursionError) as error:
+        raise ValueError(f"{path} has no readable header ({error}); expected a safetensors file.") from error
+    if not isinstance(header, dict):
+        raise ValueError(f"{path} has a header that is a {type(header).__name__}; expected a table of tensors.")
+    header.pop("__metadata__", None)
+    spans = {name: _span(path, name, entry) for name, entry in header.items()}
+    end = 0
+    for name, (_, _, first, last) in sorted(spans.items(), key=lambda item: item[1][2:]):
+        if first != end:
+            raise ValueError(f"{path}: tensor {name} begins at byte {first}, expected {end}: a gap or an overlap.")
+        end = last
+    if end != len(content) - start:
+        raise ValueError(
+            f"{path} has {len(content) - start} bytes of tensors and its header describes {end}; fetch it again."
+        )
+    return {
+        name: np.frombuffer(content, dtype, math.prod(shape), start + first).reshape(shape)
+        for name, (dtype, shape, first, _) in spans.items()
+    }
+
+
+def _without_duplicates(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
+    found = dict(pairs)
+    if len(found) != len(pairs):
+        raise ValueError("a name occurs twice")
+    return found
+
+
+def _span(path: Path, name: str, entry: Any) -> tuple[np.dtype, tuple[int, ...], int, int]:
+    """Dtype, shape, first byte and the byte after the last one of a tensor, as its header's entry says."""
+    try:
+        dtype, shape, offsets = entry["dtype"], entry["shape"], entry["data_offsets"]
+    except (KeyError, TypeError) as error:
+        raise ValueError(f"{path}: tensor {name} is not described by dtype, shape and data_offsets.") from error
+    if not isinstance(dtype, str) or dtype not in _SAFE_DTYPES:
+        raise ValueError(f"{path}: tensor {name} has dtype {dtype!r}; expected one of {', '.join(_SAFE_DTYPES)}.")
+    lists = isinstance(shape, list) and isinstance(offsets, list) and len(shape) <= _MOST_AXES and len(offsets) == 2
+    if not lists or not all(type(n) is int and n >= 0 for n in shape + offsets):
+        raise ValueError(f"{path}: tensor {name} has a shape or data_offsets that are not lists of sizes.")
+    itemsize = _SAFE_DTYPES[dtype].itemsize
+    if math.prod(max(n, 1) for n in shape) * itemsize >= 2**63:  # more than an array can be, even an empty one
+        raise ValueError(f"{path}: tensor {name} has the impossible shape {shape}.")
+    if offsets[1] - offsets[0] != math.prod(shape) * itemsize:
+        raise ValueError(f"{path}: tensor {name}, {dtype} of shape {shape}, does not fill its bytes {offsets}.")
+    return _SAFE_DTYPES[dtype], tuple(shape), offsets[0], offsets[1]
 
 
 def check_finite(tensors: Mapping[str, np.ndarray]) -> None:

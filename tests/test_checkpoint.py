@@ -1,6 +1,7 @@
 """Checkpoints from strangers: read exactly, or refused with the reason, and never executed."""
 
 import io
+import json
 import os
 import pickle
 import zipfile
@@ -9,7 +10,7 @@ from collections import OrderedDict
 import numpy as np
 import pytest
 
-from ports.checkpoint import check_finite, read_torch, strict_load
+from ports.checkpoint import check_finite, read_safetensors, read_torch, strict_load
 
 
 def archive(path, pickled: bytes, records=(), *, prefix="archive/", method=zipfile.ZIP_STORED):
@@ -181,6 +182,100 @@ def test_a_zip_of_something_else_and_no_file(tmp_path):
         read_torch(tmp_path / "a.pt")
     with pytest.raises(ValueError, match="is not a file"):
         read_torch(tmp_path / "absent.pt")
+
+
+# --- safetensors ---
+
+
+def safetensors(path, header, data=b""):
+    """Write a file laid out as safetensors lays it out; the header may be anything."""
+    head = header if isinstance(header, bytes) else json.dumps(header).encode()
+    path.write_bytes(len(head).to_bytes(8, "little") + head + data)
+    return path
+
+
+def entry(shape=(2, 3), first=0, last=24, dtype="F32"):
+    return {"dtype": dtype, "shape": list(shape), "data_offsets": [first, last]}
+
+
+def test_safetensors_of_every_dtype_as_written(tmp_path):
+    library = pytest.importorskip("safetensors.torch", reason="the reference writer")
+    import torch
+
+    kinds = ("float64", "float32", "float16", "bfloat16", "int64", "int32", "int16", "int8", "uint8", "bool")
+    saved = {kind: torch.tensor([[0, 1, 2], [3, 100, 5]]).to(getattr(torch, kind)) for kind in kinds}
+    saved |= {"scalar": torch.tensor(3.0), "empty": torch.zeros(0, 2)}
+    library.save_file(saved, tmp_path / "a.safetensors", metadata={"format": "pt"})
+    read = read_safetensors(tmp_path / "a.safetensors")
+    assert set(read) == set(saved)
+    for name, tensor in saved.items():
+        assert str(read[name].dtype) == str(tensor.dtype).removeprefix("torch.")
+        assert read[name].shape == tuple(tensor.shape)
+        np.testing.assert_array_equal(read[name].astype(np.float64), tensor.double().numpy())
+
+
+def test_safetensors_without_the_library(tmp_path):
+    header = {"b": entry((2,), 24, 32), "__metadata__": {"format": "pt"}, "a": entry(), "none": entry((0,), 24, 24)}
+    read = read_safetensors(safetensors(tmp_path / "a", header, SIX.tobytes() + SIX[:2].tobytes()))
+    assert list(read) == ["b", "a", "none"]
+    np.testing.assert_array_equal(read["a"], [[0, 1, 2], [3, 4, 5]])
+    np.testing.assert_array_equal(read["b"], [0, 1])
+    assert read_safetensors(safetensors(tmp_path / "a", {})) == {}
+
+
+def test_safetensors_truncated_at_any_byte(tmp_path):
+    whole = safetensors(tmp_path / "a", {"a": entry()}, SIX.tobytes()).read_bytes()
+    for keep in range(len(whole)):
+        (tmp_path / "cut").write_bytes(whole[:keep])
+        with pytest.raises(ValueError, match="fetch it again"):
+            read_safetensors(tmp_path / "cut")
+
+
+@pytest.mark.parametrize(
+    ("header", "reason"),
+    [
+        ({"a": entry(dtype="F8_E4M3")}, "tensor a has dtype 'F8_E4M3'; expected one of F64, F32"),
+        ({"a": entry(dtype=["F32"])}, "tensor a has dtype"),
+        ({"a": entry(), "b": entry((2,), 16, 24)}, "tensor b begins at byte 16, expected 24: a gap or an overlap"),
+        ({"a": entry(), "b": entry()}, "tensor b begins at byte 0, expected 24: a gap or an overlap"),
+        ({"a": entry((2, 2), 8, 24)}, "tensor a begins at byte 8, expected 0: a gap or an overlap"),
+        ({"a": entry((2, 2), 0, 16)}, "has 24 bytes of tensors and its header describes 16"),
+        ({"a": entry((10**9,), 0, 4 * 10**9)}, "has 24 bytes of tensors and its header describes 4000000000"),
+        ({"a": entry((2, 2))}, r"shape \[2, 2\], does not fill its bytes \[0, 24\]"),
+        ({"a": entry(first=24, last=0)}, r"does not fill its bytes \[24, 0\]"),
+        ({"a": entry((0, 2**62), 0, 0)}, "impossible shape"),
+        ({"a": entry((2**40, 2**40))}, "impossible shape"),
+        ({"a": entry((1,) * 40, 0, 4)}, "not lists of sizes"),
+        ({"a": entry((-2, -3))}, "not lists of sizes"),
+        ({"a": entry((2.0, 3))}, "not lists of sizes"),
+        ({"a": entry((True, 6))}, "not lists of sizes"),
+        ({"a": entry() | {"data_offsets": [0, 12, 24]}}, "not lists of sizes"),
+        ({"a": entry() | {"shape": "23"}}, "not lists of sizes"),
+        ({"a": {"dtype": "F32", "shape": [6]}}, "not described by dtype, shape and data_offsets"),
+        ({"a": [0, 24]}, "not described by dtype, shape and data_offsets"),
+        ([entry()], "header that is a list"),
+        (b'{"a": 1, "a": 1}', "a name occurs twice"),
+        (b'{"a": ', "no readable header"),
+        (b"\xff\xfe", "no readable header"),
+        (b"[" * 100_000, "no readable header"),
+    ],
+)
+def test_hostile_safetensors_get_their_reason(tmp_path, header, reason):
+    with pytest.raises(ValueError, match=reason):
+        read_safetensors(safetensors(tmp_path / "a", header, SIX.tobytes()))
+
+
+def test_safetensors_that_are_none(tmp_path):
+    (tmp_path / "a").write_bytes(b"\xff" * 100)  # a header of 2⁶⁴ bytes
+    with pytest.raises(ValueError, match="ends before its header does"):
+        read_safetensors(tmp_path / "a")
+    with pytest.raises(ValueError, match="has 100 bytes, more than max_bytes=99"):
+        read_safetensors(tmp_path / "a", max_bytes=99)
+    with pytest.raises(ValueError, match="is not a file"):
+        read_safetensors(tmp_path / "absent")
+
+
+# --- what was read ---
 
 
 def test_strict_load_names_every_difference():

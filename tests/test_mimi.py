@@ -1,0 +1,250 @@
+"""The Mimi port against Hugging Face's ``MimiModel`` with random weights, which come through its checkpoints.
+
+The model that runs is narrow; the full-size one shows the names and shapes of the published file.
+"""
+
+import functools
+import re
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+import torch
+from test_contracts import test_codec as keeps_the_contract
+
+from ports import mimi as port
+
+transformers = pytest.importorskip("transformers", reason="the official model")
+
+pytestmark = pytest.mark.quick_compilation
+
+CONFIG = port.Config(
+    filters=4,
+    ratios=(32, 5),
+    dimension=16,
+    layers=3,
+    heads=2,
+    feed_forward=24,
+    window=12,
+    codebooks=5,
+    entries=32,
+    codebook_dimension=6,
+    stages=(3, 5),
+)
+HOP = 320
+FRAMES = 50  # 100 rows, far more than a window; as long as what the contract runs, so that it is compiled once
+
+
+def official_config(config):
+    return transformers.MimiConfig(
+        num_filters=config.filters,
+        upsampling_ratios=list(config.ratios),
+        hidden_size=config.dimension,
+        upsample_groups=config.dimension,
+        num_hidden_layers=config.layers,
+        num_attention_heads=config.heads,
+        num_key_value_heads=config.heads,
+        intermediate_size=config.feed_forward,
+        sliding_window=config.window,
+        num_quantizers=config.codebooks,
+        codebook_size=config.entries,
+        codebook_dim=config.codebook_dimension,
+        vector_quantization_hidden_dimension=config.codebook_dimension,
+    )
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory):
+    return tmp_path_factory.mktemp("mimi")
+
+
+@pytest.fixture(scope="module")
+def model(folder):
+    """The official model, every tensor drawn at random, saved as the published one was."""
+    torch.manual_seed(0)
+    model = transformers.MimiModel(official_config(CONFIG)).eval()
+    with torch.no_grad():
+        for name, tensor in model.state_dict().items():
+            if name.endswith("cluster_usage"):
+                tensor.uniform_(0.5, 3.0)[0] = 0.0  # an entry that was never used
+            elif name.endswith(("layernorm.weight", "scale")):
+                tensor.uniform_(0.5, 1.5)
+            elif name.endswith(("embed_sum", "bias")):
+                tensor.normal_(std=1.0 if name.endswith("embed_sum") else 0.3)
+            elif name.endswith("initialized"):
+                continue
+            else:
+                tensor.normal_(std=tensor[0].numel() ** -0.5)
+            if name.endswith("embed_sum"):
+                tensor[0] = 0.0
+    model.save_pretrained(folder)
+    return model
+
+
+@pytest.fixture(scope="module")
+def params(model, folder):
+    return port.load(folder / port.FILE, CONFIG)
+
+
+@functools.cache
+def jitted(function, **static):
+    return jax.jit(functools.partial(function, config=CONFIG, **static))
+
+
+def speech(samples, seed=0):
+    """Noise with a slow envelope."""
+    random = np.random.default_rng(seed)
+    knots = random.normal(size=samples // 400 + 2)
+    envelope = np.abs(np.interp(np.arange(samples), 400 * np.arange(len(knots)), knots))
+    return (0.1 * envelope * random.normal(size=samples)).astype(np.float32)
+
+
+def close(ours, theirs, tolerance=1e-5):
+    theirs = np.asarray(theirs)
+    assert ours.shape == theirs.shape
+    assert np.abs(ours - theirs).max() < tolerance * np.abs(theirs).max()
+
+
+@pytest.fixture(scope="module")
+def reference(model):
+    """What the original makes of a clip at each stage, rows first; from ``embedding`` on, spread over more codes."""
+    with torch.no_grad():
+        encoded = model.encoder(torch.tensor(speech(FRAMES * HOP))[None, None]).latents
+        embedding = 4 * (encoded - encoded.mean(2, keepdim=True))
+        codes = model.quantizer.encode(embedding).transpose(0, 1)
+        return {
+            "encoded": encoded[0].T.numpy(),
+            "projected": projected(model, encoded),
+            "embedding": embedding,
+            "z": projected(model, embedding),
+            "codes": codes[0].T.numpy(),
+            "quantised": model.quantizer.decode(codes)[0].T.numpy(),
+            "audio": model.decode(codes).audio_values[0, 0].numpy(),
+        }
+
+
+def projected(model, x):
+    """The original's encoder output ``[1, C, N]`` as its two quantisers see it ``[N, C]``."""
+    return torch.cat([getattr(model.quantizer, part).input_proj(x) for part in port._PARTS], 1)[0].T.numpy()
+
+
+def test_the_latent_is_the_original_s(params, reference):
+    wav = speech(FRAMES * HOP)
+
+    @jax.jit
+    def run(params, wav):
+        return port.Encoder(CONFIG).apply({"params": params["encoder"]}, wav)
+
+    close(run(params, wav), reference["encoded"])
+    close(jitted(port.encode)(params, wav), reference["projected"])
+
+
+def test_codes_and_audio_are_the_original_s(params, reference):
+    z = reference["z"]
+    np.testing.assert_array_equal(jitted(port.codes, stages=5)(params, z), reference["codes"])
+    assert min(len(set(codes)) for codes in reference["codes"].T) > 8, "few entries in use show little"
+    z_q = jitted(port.quantise, stages=5)(params, z)
+    close(port.combined(params, z_q), reference["quantised"])
+    close(jitted(port.decode)(params, z_q), reference["audio"])
+
+
+@pytest.mark.parametrize("stages", [1, 3])
+def test_fewer_codebooks(model, params, reference, stages):
+    z = reference["z"]
+    with torch.no_grad():
+        codes = model.quantizer.encode(reference["embedding"], stages).transpose(0, 1)
+        summed = model.quantizer.decode(codes)[0].T
+    np.testing.assert_array_equal(jitted(port.codes, stages=stages)(params, z), codes[0].T)
+    z_q, back = jax.vjp(functools.partial(jitted(port.quantise, stages=stages), params), z)
+    close(port.combined(params, z_q), summed)
+    np.testing.assert_array_equal(back(jnp.full(z.shape, 3.0))[0], np.full(z.shape, 3.0))
+
+
+def test_the_model_does_not_look_ahead(params, reference):
+    encode, decode = jitted(port.encode), jitted(port.decode)
+    wav = speech(FRAMES * HOP)
+    half = FRAMES // 2 * HOP
+    z = encode(params, wav)
+    cut = encode(params, np.pad(wav[:half], (0, half)))
+    np.testing.assert_allclose(cut[: FRAMES // 2], z[: FRAMES // 2], atol=1e-5)
+    out = decode(params, z)
+    np.testing.assert_allclose(decode(params, z.at[FRAMES // 2 :].set(1.0))[:half], out[:half], atol=1e-5)
+    short = speech(HOP + 1)
+    padded = np.pad(short, (0, FRAMES * HOP - len(short)))
+    np.testing.assert_allclose(encode(params, short), encode(params, padded)[:2], atol=1e-5)
+
+
+def test_the_contract_is_kept(params):
+    codec = port.codec(params, CONFIG)
+    assert (codec.hop, codec.channels, codec.delay, codec.stages) == (HOP, 12, 0, (3, 5))
+    keeps_the_contract(codec)
+
+
+def test_full_size_names_and_shapes_are_official():
+    with torch.device("meta"):
+        model = transformers.MimiModel(transformers.MimiConfig())
+    theirs = {}
+    for name, tensor in model.state_dict().items():
+        # Since version 5 the halves are modules of their own; files keep the names from before.
+        name = re.sub(r"^(?:en|de)coder\.(?=(?:en|de)coder_|upsample|downsample)", "", name)
+        name = name.replace("coder_seanet.", "coder.")
+        if not name.endswith("initialized"):
+            theirs[name] = tuple(tensor.shape)
+    ours = {name: shape for parts in port.official_names().values() for part in parts for name, shape in part.items()}
+    assert ours == theirs
+    theirs = model.config
+    assert official_config(port.MIMI).to_dict() == theirs.to_dict()
+    assert theirs.sampling_rate / theirs.frame_rate == port.MIMI.hop == 1920
+    assert theirs.rope_parameters["rope_theta"] == 10_000.0 and theirs.hidden_act == "gelu"
+
+
+# --- strict loading ---
+
+
+@pytest.mark.parametrize(
+    ("edit", "message"),
+    [
+        (lambda t: t.pop("downsample.conv.weight"), r"missing downsample\.conv\.weight"),
+        (lambda t: t.update(extra=torch.zeros(1)), "left over extra"),
+        (
+            lambda t: t.update({"upsample.conv.weight": torch.ones(16, 16, 4)}),
+            r"misshapen upsample\.conv\.weight \(16, 16, 4\), expected \(16, 1, 4\)",
+        ),
+        (
+            lambda t: t["decoder_transformer.layers.2.mlp.fc1.weight"].fill_(torch.nan),
+            r"not finite in decoder_transformer\.layers\.2\.mlp\.fc1\.weight",
+        ),
+    ],
+)
+def test_strict_loading(model, folder, tmp_path, edit, message):
+    from safetensors.torch import load_file, save_file
+
+    tensors = load_file(folder / port.FILE)
+    edit(tensors)
+    save_file(tensors, tmp_path / port.FILE)
+    with pytest.raises(ValueError, match=message):
+        port.load(tmp_path / port.FILE, CONFIG)
+
+
+def test_the_factory_asks_for_its_file(model, folder):
+    with pytest.raises(ValueError, match=r"mimi needs the file model\.safetensors, and paths names only \['other'\]"):
+        port.mimi({"other": folder})
+    with pytest.raises(ValueError, match="not the weights of this model"):
+        port.mimi({port.FILE: folder / port.FILE})
+
+
+@pytest.mark.parametrize(
+    ("call", "value"),
+    [
+        (port.encode, np.zeros((2, 320), np.float32)),
+        (port.encode, np.zeros(0, np.float32)),
+        (port.encode, np.zeros(320, np.int16)),
+        (port.decode, np.zeros((12, 3), np.float32)),
+        (port.decode, np.zeros((0, 12), np.float32)),
+        (functools.partial(port.quantise, stages=6), np.zeros((2, 12), np.float32)),
+    ],
+)
+def test_wrong_input(params, call, value):
+    with pytest.raises(ValueError, match="got"):
+        call(params, value, config=CONFIG)
