@@ -10,7 +10,10 @@ _MODULES = (
     *("attackers", "audio", "checks", "detect", "dsp", "inputs", "measures", "objective", "parallel", "registry"),
     *("report", "rows", "scoring", "spaces", "stats", "types", "weights"),
 )
-_FUNCTIONS = {"audit": "auditing", "predictor": "registry", "codec": "registry", "score_files": "scoring"}
+_FUNCTIONS = {
+    **{"audit": "auditing", "score_files": "scoring"},
+    **dict.fromkeys(("predictor", "codec", "embedder"), "registry"),
+}
 
 __all__ = [*_FUNCTIONS, *_MODULES]
 

@@ -11,7 +11,7 @@ from collections.abc import Callable, Iterable
 from typing import Any, NamedTuple
 
 from jaxhack import weights as weight_files
-from jaxhack.types import Codec, Predictor, Weight
+from jaxhack.types import Codec, Embedder, Predictor, Weight
 
 BLACK_BOX_RATE = 16000  # Hz, of a black box that was given none
 
@@ -19,7 +19,7 @@ BLACK_BOX_RATE = 16000  # Hz, of a black box that was given none
 class Entry(NamedTuple):
     """How one named thing is made; licence and origin are in its weights."""
 
-    kind: str  # "predictor" or "codec"
+    kind: str  # "predictor", "codec" or "embedder"
     make: str  # "module:factory", called with {file name: path}
     weights: str  # "module:TUPLE of Weight"
     summary: str
@@ -53,6 +53,12 @@ ENTRIES: dict[str, Entry] = {
         "ports.dnsmos:DNSMOS_P808_WEIGHTS",
         "dnsmos-p808 as a black box, no gradient",
     ),
+    "plcmos": Entry(
+        "predictor",
+        "ports.plcmos:plcmos",
+        "ports.plcmos:PLCMOS_WEIGHTS",
+        "PLCMOS v2, packet loss concealment, a black box, no gradient",
+    ),
     "distillmos": Entry(
         "predictor",
         "ports.distillmos:distillmos",
@@ -66,6 +72,9 @@ ENTRIES: dict[str, Entry] = {
         "codec", "ports.mini:mini", "ports.mini:MINI_WEIGHTS", "our own small codec, weights in the package"
     ),
     "lyra": Entry("codec", "ports.lyra:lyra", "ports.lyra:LYRA_WEIGHTS", "Lyra V2, continuous latent at 50 Hz"),
+    "ge2e": Entry(
+        "embedder", "ports.ge2e:ge2e", "ports.ge2e:GE2E_WEIGHTS", "Resemblyzer's GE2E speaker encoder, 256 numbers"
+    ),
     # Spaces and attackers belong here too, as further kinds.
 }
 
@@ -84,8 +93,8 @@ def entry(name: str, kind: str | None = None) -> Entry:
     if name not in ENTRIES:
         raise ValueError(unknown(kind or "model", name, names(kind)))
     found = ENTRIES[name]
-    if kind not in (None, found.kind):
-        raise ValueError(f"{name!r} is a {found.kind}, not a {kind}; known: {', '.join(names(kind))}.")
+    if kind is not None and found.kind != kind:
+        raise ValueError(f"{name!r} is {_a(found.kind)}, not {_a(kind)}; known: {', '.join(names(kind))}.")
     return found
 
 
@@ -138,6 +147,11 @@ def codec(name: str | Codec, *, models: str | os.PathLike[str] | None = None) ->
     return name if isinstance(name, Codec) else _make(name, "codec", models)
 
 
+def embedder(name: str | Embedder, *, models: str | os.PathLike[str] | None = None) -> Embedder:
+    """A speaker encoder by name, or an embedder, which is returned; see :func:`predictor`."""
+    return name if isinstance(name, Embedder) else _make(name, "embedder", models)
+
+
 def at_rate(made: Predictor, sample_rate: int | None) -> Predictor:
     """A predictor that takes waveforms of `sample_rate` Hz.
 
@@ -149,6 +163,10 @@ def at_rate(made: Predictor, sample_rate: int | None) -> Predictor:
     if made.at_rate is None:
         raise ValueError(f"{made.name} takes {made.sample_rate} Hz only, not {sample_rate} Hz.")
     return made.at_rate(sample_rate)
+
+
+def _a(noun: str) -> str:
+    return f"{'an' if noun[:1] in 'aeiou' else 'a'} {noun}"
 
 
 def _make(name: str, kind: str, models: str | os.PathLike[str] | None) -> Any:

@@ -69,6 +69,18 @@ class Codec(NamedTuple):
     weights: Mapping[str, str] = {}  # file name -> sha256
 
 
+class Embedder(NamedTuple):
+    """A speaker encoder: a waveform to a vector that says who speaks; compared by the cosine, a dot product."""
+
+    name: str
+    sample_rate: int  # Hz
+    size: int  # E
+    params: PyTree
+    embed: Callable[[PyTree, Array, Array], Array]  # (params, wav [T], length []) -> [E] of unit length
+    min_samples: int  # the shortest input with a defined embedding; below it: NaN
+    weights: Mapping[str, str] = {}  # file name -> sha256
+
+
 class Point(NamedTuple):
     """An utterance as a space sees it: where a perturbation starts from."""
 

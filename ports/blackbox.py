@@ -156,15 +156,18 @@ class _Model(NamedTuple):
         return self.session.run(None, feed)
 
 
-def open_session(path: Path) -> onnxruntime.InferenceSession:
-    """An onnxruntime session on the CPU; ``ValueError`` when the file is missing or no model it can run."""
+def open_session(path: Path, changed: bytes | None = None) -> onnxruntime.InferenceSession:
+    """An onnxruntime session on the CPU; ``ValueError`` when the file is missing or no model it can run.
+
+    ``changed`` is the model to run in its stead, made of that in the file.
+    """
     path = Path(path)
     if not path.is_file():
         raise ValueError(f"expected an ONNX model at {path}, but there is no such file")
     options = onnxruntime.SessionOptions()
     options.log_severity_level = 3
     try:
-        return onnxruntime.InferenceSession(str(path), options, providers=["CPUExecutionProvider"])
+        return onnxruntime.InferenceSession(changed or str(path), options, providers=["CPUExecutionProvider"])
     except Exception as error:  # onnxruntime has a kind of its own for each fault
         raise ValueError(f"{path} is not an ONNX model that onnxruntime can run: {_reason(error)}") from error
 

@@ -11,7 +11,7 @@ import math
 import pickle
 import zipfile
 import zlib
-from collections.abc import Collection, Iterable, Mapping
+from collections.abc import Callable, Collection, Iterable, Mapping
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -52,6 +52,9 @@ class _StorageType(NamedTuple):
     name: str
 
 
+_MAGIC, _PROTOCOL = 0x1950A86A20F9469CFC6C, 1001  # two pickles before that of the tensors, in the older format
+
+
 class _OrderedDict(dict):
     """Stands for ``collections.OrderedDict``, keeps order and drops attributes a pickle would set on it."""
 
@@ -60,7 +63,7 @@ class _OrderedDict(dict):
 
 
 def read_torch(path: str | Path, *, max_bytes: int = 2**31) -> dict[str, Any]:
-    """Read a PyTorch zip checkpoint (``torch.save``, PyTorch 1.6 or newer).
+    """Read a PyTorch checkpoint (``torch.save``): a zip file since PyTorch 1.6, a row of pickles before.
 
     Args:
         path: the file, whatever its name ends in.
@@ -74,13 +77,21 @@ def read_torch(path: str | Path, *, max_bytes: int = 2**31) -> dict[str, Any]:
             or its pickle names anything but plain tensors. Nothing in the file is executed in any case.
     """
     path = Path(path)
+    value = _read_legacy(path, max_bytes) if _is_legacy(path) else _read_zip(path, max_bytes)
+    if not isinstance(value, dict):
+        raise ValueError(f"{path} holds a {type(value).__name__}; expected a dictionary of tensors.")
+    return value
+
+
+def _read_zip(path: Path, max_bytes: int) -> Any:
     with _open(path) as archive:
         try:
             prefix = _prefix(path, archive.namelist())
             _check_sizes(path, archive.infolist(), max_bytes)
             if archive.NameToInfo.get(f"{prefix}byteorder") and archive.read(f"{prefix}byteorder") != b"little":
                 raise ValueError(f"{path} is saved big-endian; save it on a little-endian machine.")
-            value = _Reader(path, archive, prefix, max_bytes).load()
+            pickled = io.BytesIO(archive.read(f"{prefix}data.pkl"))
+            return _Reader(path, pickled, lambda key: archive.read(f"{prefix}data/{key}"), max_bytes).load()
         except (
             zipfile.BadZipFile,
             zlib.error,
@@ -90,9 +101,47 @@ def read_torch(path: str | Path, *, max_bytes: int = 2**31) -> dict[str, Any]:
             OSError,
         ) as error:
             raise ValueError(f"{path} is damaged or truncated ({error}); fetch it again.") from error
-    if not isinstance(value, dict):
-        raise ValueError(f"{path} holds a {type(value).__name__}; expected a dictionary of tensors.")
-    return value
+
+
+def _is_legacy(path: Path) -> bool:
+    """Whether a file begins with the pickle of the older format's magic number."""
+    start = pickle.dumps(_MAGIC, 2)
+    if not path.is_file():
+        return False
+    with path.open("rb") as file:
+        return file.read(len(start)) == start
+
+
+def _read_legacy(path: Path, max_bytes: int) -> Any:
+    """The older format: pickles of magic number, protocol, machine, tensors and storage names, then the storages.
+
+    A storage is its number of elements and these, without their type, which the tensors name. So the pickle of the
+    tensors is read twice, first for the types.
+    """
+    if path.stat().st_size > max_bytes:
+        raise ValueError(f"{path} has {path.stat().st_size} bytes, more than max_bytes={max_bytes}.")
+    file = io.BytesIO(path.read_bytes())
+
+    storages: dict[str, bytes] = {}
+
+    def reader() -> _Reader:
+        return _Reader(path, file, storages.__getitem__, max_bytes)
+
+    _, protocol, machine = reader().load(), reader().load(), reader().load()
+    if protocol != _PROTOCOL or not isinstance(machine, dict) or machine.get("little_endian") is not True:
+        raise ValueError(f"{path} is not of protocol {_PROTOCOL} and little-endian; load and torch.save it again.")
+    tensors, survey = file.tell(), _Survey(path, file, storages.__getitem__, max_bytes)
+    survey.load()
+    keys = reader().load()
+    if not isinstance(keys, list) or keys != sorted(survey.types):
+        raise ValueError(f"{path} lists other storages than its tensors name; fetch it again.")
+    for key in keys:
+        size = int.from_bytes(file.read(8), "little") * survey.types[key].itemsize
+        if size > path.stat().st_size - file.tell():
+            raise ValueError(f"{path} is truncated: it ends before its storage {key}; fetch it again.")
+        storages[key] = file.read(size)
+    file.seek(tensors)
+    return reader().load()
 
 
 def read_safetensors(path: str | Path, *, max_bytes: int = 2**31) -> dict[str, np.ndarray]:
@@ -222,9 +271,9 @@ def _open(path: Path) -> zipfile.ZipFile:
         if head == b"PK\x03\x04":
             reason = "is a truncated zip file; fetch it again"
         elif head[:1] == b"\x80":
-            reason = "is a legacy checkpoint, a bare pickle, and is not opened; load and torch.save it again"
+            reason = "is a bare pickle and is not opened; torch.save a dictionary of tensors"
         else:
-            reason = "is not a PyTorch zip checkpoint; expected what torch.save writes"
+            reason = "is not a PyTorch checkpoint; expected what torch.save writes"
         raise ValueError(f"{path} {reason}.") from error
 
 
@@ -248,11 +297,15 @@ def _check_sizes(path: Path, records: list[zipfile.ZipInfo], max_bytes: int) -> 
 
 
 class _Reader(pickle.Unpickler):
-    """An unpickler whose only callables are an ordered dictionary and a tensor over the archive's records."""
+    """An unpickler whose only callables are an ordered dictionary and a tensor over the file's records."""
 
-    def __init__(self, path: Path, archive: zipfile.ZipFile, prefix: str, max_bytes: int):
-        super().__init__(io.BytesIO(archive.read(f"{prefix}data.pkl")))
-        self._path, self._archive, self._prefix, self._left = path, archive, prefix, max_bytes
+    def __init__(self, path: Path, file: io.BytesIO, record: Callable[[str], bytes], max_bytes: int):
+        super().__init__(file)
+        self._path, self._record, self._left = (
+            path,
+            record,
+            max_bytes,
+        )  # `record` raises KeyError for what is not there
         self._storages: dict[str, np.ndarray] = {}
         self._globals: dict[tuple[str, str], Any] = {
             ("collections", "OrderedDict"): _OrderedDict,
@@ -269,7 +322,7 @@ class _Reader(pickle.Unpickler):
         except (zipfile.BadZipFile, zlib.error):
             raise
         except Exception as error:
-            raise ValueError(f"{self._path}: its data.pkl is malformed ({error!r}); fetch it again.") from error
+            raise ValueError(f"{self._path}: its pickle is malformed ({error!r}); fetch it again.") from error
 
     def find_class(self, module: str, name: str) -> Any:
         """The few names that a dictionary of tensors needs; any other is refused by its name."""
@@ -284,15 +337,21 @@ class _Reader(pickle.Unpickler):
 
     def persistent_load(self, pid: Any) -> np.ndarray:
         """The flat storage ``("storage", type, key, location, elements)``."""
-        kind, storage, key, _, _ = pid
-        if kind != "storage" or not isinstance(storage, _StorageType) or not isinstance(key, str):
+        key, dtype = self._storage(pid)
+        if key not in self._storages:
+            try:
+                self._storages[key] = np.frombuffer(self._record(key), np.uint8)
+            except KeyError:
+                raise _Refused(f"{self._path} lacks its record data/{key}; fetch it again.") from None
+        return self._storages[key].view(dtype)
+
+    def _storage(self, pid: Any) -> tuple[str, np.dtype]:
+        """Name and type of a storage; the older format has a sixth field, for views, which are not made since."""
+        kind, storage, key, _, _, *part = pid
+        whole = kind == "storage" and part in ([], [None])
+        if not whole or not isinstance(storage, _StorageType) or not isinstance(key, str):
             raise _Refused(f"{self._path} refers to {pid!r}; expected a tensor's storage.")
-        dtype, record = _DTYPES[storage.name], f"{self._prefix}data/{key}"
-        if record not in self._archive.NameToInfo:
-            raise _Refused(f"{self._path} lacks its record {record}; fetch it again.")
-        if record not in self._storages:
-            self._storages[record] = np.frombuffer(self._archive.read(record), np.uint8)
-        return self._storages[record].view(dtype)
+        return key, _DTYPES[storage.name]
 
     def _tensor(self, storage: np.ndarray, offset: int, size: tuple, stride: tuple, *_: Any) -> np.ndarray:
         whole = all(type(n) is int and n >= 0 for n in (offset, *size, *stride))
@@ -309,6 +368,25 @@ class _Reader(pickle.Unpickler):
             return np.zeros(size, storage.dtype)
         steps = tuple(s * storage.itemsize for s in stride)
         return np.array(np.lib.stride_tricks.as_strided(storage[offset:], size, steps))
+
+
+class _Survey(_Reader):
+    """Reads of what type each storage is, and makes no tensor."""
+
+    types: dict[str, np.dtype]
+
+    def load(self) -> Any:
+        """See the class."""
+        self.types = {}
+        return super().load()
+
+    def persistent_load(self, pid: Any) -> Any:
+        """See the class."""
+        key, dtype = self._storage(pid)
+        self.types[key] = dtype
+
+    def _tensor(self, *_: Any) -> Any:
+        return None
 
 
 class _Refused(pickle.UnpicklingError):

@@ -36,6 +36,7 @@ from jax import lax
 from jaxhack.types import Array, Codec
 from ports.checkpoint import read_torch, strict_load
 from ports.conv1d import conv1d, fold_weight_norm, from_torch, kept, torch_shape, transposed1d, used
+from ports.lstm import lstm
 
 LICENCE = "CC-BY-NC-4.0"  # of the weights
 ORIGIN = "encodec 0.1.1, https://dl.fbaipublicfiles.com/encodec/v0/"
@@ -322,23 +323,8 @@ class LSTM(nn.Module):
         for layer in range(2):
             w, u = (self.param(f"weight_{k}_l{layer}", _kernel_init, (4 * size, size)) for k in ("ih", "hh"))
             b, c = (self.param(f"bias_{k}_l{layer}", nn.initializers.zeros, (4 * size,)) for k in ("ih", "hh"))
-            y = _lstm(jnp.matmul(y, w.T, precision=lax.Precision.HIGHEST) + (b + c), u.T)
+            y = lstm(jnp.matmul(y, w.T, precision=lax.Precision.HIGHEST) + (b + c), u.T)
         return y + x
-
-
-def _lstm(drive: Array, recurrent: Array) -> Array:
-    """States ``[N, C]`` from what the input drives the gates with ``[N, 4C]``; gates in PyTorch's order."""
-
-    def step(carry: tuple[Array, Array], row: Array) -> tuple[tuple[Array, Array], Array]:
-        state, cell = carry
-        gates = row + jnp.matmul(state, recurrent, precision=lax.Precision.HIGHEST)
-        entry, forget, value, out = jnp.split(gates, 4)
-        cell = nn.sigmoid(forget) * cell + nn.sigmoid(entry) * jnp.tanh(value)
-        state = nn.sigmoid(out) * jnp.tanh(cell)
-        return (state, cell), state
-
-    zero = jnp.zeros(recurrent.shape[0], drive.dtype)
-    return lax.scan(step, (zero, zero), drive)[1]
 
 
 class Encoder(nn.Module):

@@ -17,6 +17,7 @@ import numpy as np
 
 from jaxhack.types import Array, Predictor, PyTree, Weight
 from ports.checkpoint import read_torch, strict_load
+from ports.lstm import from_torch, torch_shapes
 from ports.nisqa_model import WINDOW, Nisqa, NisqaTts
 
 _COMMIT = "fe84f0f252abec382b24367d5b22498a7ce34dbb"
@@ -82,12 +83,7 @@ def nisqa_tts(paths: Mapping[str, Path], *, sample_rate: int = 16000) -> Predict
     tensors, weights = _read(paths, "nisqa_tts.tar", {"model": "NISQA", "ms_fmax": 8000, "cnn_model": "standard"})
     params = _cnn_params(tensors, "cnn.model.fc_out.")
     for direction, end in (("forward", ""), ("backward", "_reverse")):
-        lstm = "time_dependency.model.lstm."
-        params[direction] = {
-            "kernel": tensors[f"{lstm}weight_ih_l0{end}"].T,
-            "recurrent": tensors[f"{lstm}weight_hh_l0{end}"].T,
-            "bias": tensors[f"{lstm}bias_ih_l0{end}"] + tensors[f"{lstm}bias_hh_l0{end}"],
-        }
+        params[direction] = from_torch(tensors, "time_dependency.model.lstm.", f"l0{end}")
     params["pool"] = _dense(tensors, "pool.model.linear.")
     return _predictor("nisqa-tts", NisqaTts, ("mos",), jax.tree.map(jnp.asarray, params), weights, sample_rate)
 
@@ -171,9 +167,7 @@ def _shapes() -> dict[str, tuple[int, ...]]:
 def _shapes_tts() -> dict[str, tuple[int, ...]]:
     shapes = _shapes_cnn() | _linear("cnn.model.fc_out.", 768, 20) | _linear("pool.model.linear.", 256, 1)
     for end in ("", "_reverse"):
-        lstm = "time_dependency.model.lstm."
-        shapes |= {f"{lstm}weight_ih_l0{end}": (512, 20), f"{lstm}weight_hh_l0{end}": (512, 128)}
-        shapes |= {f"{lstm}bias_ih_l0{end}": (512,), f"{lstm}bias_hh_l0{end}": (512,)}
+        shapes |= torch_shapes("time_dependency.model.lstm.", 20, 128, f"l0{end}")
     return shapes
 
 

@@ -20,6 +20,7 @@ import librosa
 import numpy as np
 
 from jaxhack.types import Array
+from ports.lstm import Lstm
 
 N_FFT, MELS, WINDOW = 4096, 48, 15  # samples, bands, frames: the same at every rate
 
@@ -251,36 +252,10 @@ class NisqaTts(nn.Module):
         x = nn.Dense(20, name="linear")(Cnn(adaptive=False, name="cnn")(mel))
         valid = jnp.arange(x.shape[0]) < _windows(length, self.sample_rate, self.stride)
         ends = [
-            LastState(128, reverse=False, name="forward")(x, valid),
-            LastState(128, reverse=True, name="backward")(x, valid),
+            Lstm(128, name="forward")(x, valid)[-1],  # the windows that aren't valid repeat a state
+            Lstm(128, reverse=True, name="backward")(x, valid)[0],
         ]
         return nn.Dense(1, name="pool")(jnp.concatenate(ends))
-
-
-class LastState(nn.Module):
-    """The state in which an LSTM leaves the valid windows: x [N, C], valid [N] bool -> [features]."""
-
-    features: int
-    reverse: bool  # run from the last valid window to the first
-
-    @nn.compact
-    def __call__(self, x: Array, valid: Array) -> Array:
-        """Scan; gates are ordered input, forget, cell, output."""
-        size, init = 4 * self.features, nn.initializers.lecun_normal()
-        kernel = self.param("kernel", init, (x.shape[-1], size))
-        recurrent = self.param("recurrent", init, (self.features, size))
-        bias = self.param("bias", nn.initializers.zeros, (size,))
-
-        def step(state, inputs):
-            (cell, hidden), (gates, counts) = state, inputs
-            i, f, g, o = jnp.split(gates + hidden @ recurrent, 4)
-            new_cell = nn.sigmoid(f) * cell + nn.sigmoid(i) * jnp.tanh(g)
-            new = new_cell, nn.sigmoid(o) * jnp.tanh(new_cell)
-            return jax.tree.map(lambda a, b: jnp.where(counts, a, b), new, state), None
-
-        zero = jnp.zeros(self.features, x.dtype)
-        (_, hidden), _ = jax.lax.scan(step, (zero, zero), (x @ kernel + bias, valid), reverse=self.reverse)
-        return hidden
 
 
 def _windows(length: Array, sample_rate: int, stride: int) -> Array:

@@ -21,7 +21,8 @@ import numpy as np
 
 from jaxhack.types import Array, Predictor, PyTree, Weight
 from ports.checkpoint import read_torch
-from ports.transformer import Dense, dot
+from ports.lstm import Lstm, from_torch, torch_shapes
+from ports.transformer import Dense
 from ports.wav2vec2 import (
     SAMPLE_RATE,
     WAV2VEC2_BASE,
@@ -117,31 +118,6 @@ class Utmos(nn.Module):
         return Dense(1, name="linear2")(x)
 
 
-class Lstm(nn.Module):
-    """An LSTM over the valid frames, x [F, C], valid [F] bool -> [F, features]; the others repeat a state."""
-
-    features: int
-    reverse: bool  # run from the last valid frame to the first
-    dtype: Any = jnp.float32
-
-    @nn.compact
-    def __call__(self, x: Array, valid: Array) -> Array:
-        """Scan; gates are ordered input, forget, cell, output."""
-        gates = Dense(4 * self.features, self.dtype, name="input")(x)
-        recurrent = self.param("recurrent", nn.initializers.lecun_normal(), (self.features, 4 * self.features))
-
-        def step(state, inputs):
-            (cell, hidden), (gates, counts) = state, inputs
-            i, f, g, o = jnp.split(gates + dot(hidden, recurrent), 4)
-            new_cell = nn.sigmoid(f) * cell + nn.sigmoid(i) * jnp.tanh(g)
-            new = new_cell, nn.sigmoid(o) * jnp.tanh(new_cell)
-            state = jax.tree.map(lambda a, b: jnp.where(counts, a, b), new, state)
-            return state, state[1]
-
-        zero = jnp.zeros(self.features, jnp.float32)
-        return jax.lax.scan(step, (zero, zero), (gates, valid), reverse=self.reverse)[1]
-
-
 # Loading
 
 _DIRECTIONS = (("forward", ""), ("backward", "_reverse"))
@@ -151,9 +127,7 @@ def _shapes(channels: int, hidden: int, projection: int) -> dict[str, tuple[int,
     """The tensors beside the encoder's."""
     shapes: dict[str, tuple[int, ...]] = {"domain_emb": (1, EMBEDDING), "judge_emb": (1, EMBEDDING)}
     for _, end in _DIRECTIONS:
-        shapes[f"blstm.weight_ih_l0{end}"] = (4 * hidden, channels + 2 * EMBEDDING)
-        shapes[f"blstm.weight_hh_l0{end}"] = (4 * hidden, hidden)
-        shapes |= {f"blstm.bias_{x}_l0{end}": (4 * hidden,) for x in ("ih", "hh")}
+        shapes |= torch_shapes("blstm.", channels + 2 * EMBEDDING, hidden, f"l0{end}")
     for i, size in ((0, (projection, 2 * hidden)), (2, (1, projection))):
         shapes |= {f"projection.{i}.weight": size, f"projection.{i}.bias": size[:1]}
     return shapes
@@ -168,9 +142,5 @@ def _load(path: Path, config: Config, hidden: int, projection: int) -> PyTree:
         "linear2": {"kernel": own["projection.2.weight"].T, "bias": own["projection.2.bias"]},
     }
     for direction, end in _DIRECTIONS:
-        bias = own[f"blstm.bias_ih_l0{end}"] + own[f"blstm.bias_hh_l0{end}"]
-        params[direction] = {
-            "input": {"kernel": own[f"blstm.weight_ih_l0{end}"].T, "bias": bias},
-            "recurrent": own[f"blstm.weight_hh_l0{end}"].T,
-        }
+        params[direction] = from_torch(own, "blstm.", f"l0{end}")
     return {"encoder": encoder, **jax.tree.map(jnp.asarray, params)}

@@ -50,7 +50,8 @@ def test_strides_and_offset(tmp_path):
     np.testing.assert_array_equal(read_torch(path)["w"], [[1, 3], [2, 4]])
 
 
-def test_every_dtype_as_torch_reads_it(tmp_path):
+@pytest.mark.parametrize("zipped", [True, False])
+def test_every_dtype_as_torch_reads_it(tmp_path, zipped):
     torch = pytest.importorskip("torch")
     kinds = ("float32", "float64", "float16", "bfloat16", "int64", "int32", "uint8", "bool")
     saved = {kind: torch.tensor([0, 1, 2, 200]).to(getattr(torch, kind)) for kind in kinds}
@@ -61,7 +62,11 @@ def test_every_dtype_as_torch_reads_it(tmp_path):
     }
     saved["slice"] = torch.arange(10.0)[2:9:3]
     path = tmp_path / "kinds.pt"
-    torch.save({"args": {"pool": [24, 7], "kernel": (3, 3)}, "state": OrderedDict(saved)}, path)
+    torch.save(
+        {"args": {"pool": [24, 7], "kernel": (3, 3)}, "state": OrderedDict(saved)},
+        path,
+        _use_new_zipfile_serialization=zipped,
+    )
     read = read_torch(path)
     assert read["args"] == {"pool": [24, 7], "kernel": (3, 3)}
     assert list(read["state"]) == list(saved)
@@ -69,6 +74,47 @@ def test_every_dtype_as_torch_reads_it(tmp_path):
         assert str(read["state"][name].dtype) == str(tensor.dtype).removeprefix("torch.")
         assert read["state"][name].shape == tuple(tensor.shape)
         np.testing.assert_array_equal(read["state"][name].astype(np.float64), tensor.double().numpy())
+
+
+def legacy(path, pickled: bytes, storages, *, keys=None, protocol=1001, little=True):
+    """Write a file laid out as torch.save laid it out before PyTorch 1.6."""
+    head = (
+        0x1950A86A20F9469CFC6C,
+        protocol,
+        {"protocol_version": protocol, "little_endian": little, "type_sizes": {}},
+    )
+    content = b"".join(pickle.dumps(value, 2) for value in head) + pickled
+    content += pickle.dumps(sorted(storages) if keys is None else keys, 2)
+    path.write_bytes(content + b"".join(len(x).to_bytes(8, "little") + x.tobytes() for x in storages.values()))
+    return path
+
+
+def test_legacy_files_are_read_or_refused_with_the_reason(tmp_path):
+    path, marker = tmp_path / "a.pt", tmp_path / "executed"
+    whole = legacy(path, tensor_pickle(), {"0": SIX}).read_bytes()
+    np.testing.assert_array_equal(read_torch(path)["w"], [[0, 1, 2], [3, 4, 5]])
+    with pytest.raises(ValueError, match="more than max_bytes=100"):
+        read_torch(path, max_bytes=100)
+    for keep in range(15, len(whole)):
+        path.write_bytes(whole[:keep])
+        with pytest.raises(ValueError, match=r"truncated|malformed|beyond the end"):
+            read_torch(path)
+    path.write_bytes(whole.replace((6).to_bytes(8, "little"), b"\xff" * 8))
+    with pytest.raises(ValueError, match="truncated"):
+        read_torch(path)
+    evil = b"\x80\x02}" + pickle.dumps("w", 2)[2:-1] + pickle.dumps(Malice(marker), 2)[2:-1] + b"s."
+    for change, reason in (
+        ({"pickled": evil}, r"asks for (posix|nt)\.system.*nothing was executed"),
+        ({"keys": ["0", "1"]}, "other storages"),
+        ({"keys": 5}, "other storages"),
+        ({"protocol": 1000}, "protocol 1001"),
+        ({"little": False}, "little-endian"),
+        ({"pickled": pickle.dumps([1], 2), "storages": {}}, "holds a list"),
+    ):
+        legacy(path, **({"pickled": tensor_pickle(), "storages": {"0": SIX}} | change))
+        with pytest.raises(ValueError, match=reason):
+            read_torch(path)
+    assert not marker.exists()
 
 
 class Malice:
@@ -140,7 +186,7 @@ def test_a_flipped_byte_is_noticed(tmp_path):
 @pytest.mark.parametrize(
     ("pickled", "records", "reason"),
     [
-        (tensor_pickle(), [], "lacks its record archive/data/0"),
+        (tensor_pickle(), [], "lacks its record data/0"),
         (tensor_pickle(), [("data/0", SIX[:5].tobytes())], r"shape \(2, 3\) beyond the end"),
         (tensor_pickle(), [("data/0", b"123")], "malformed"),
         (tensor_pickle(offset=-1), [("data/0", SIX.tobytes())], "without a valid storage, size or stride"),
@@ -162,9 +208,9 @@ def test_bad_content_gets_its_reason(tmp_path, pickled, records, reason):
 @pytest.mark.parametrize(
     ("content", "reason"),
     [
-        (pickle.dumps({"w": 1}), "legacy checkpoint"),
-        (b"RIFF....WAVE", "not a PyTorch zip checkpoint"),
-        (b"", "not a PyTorch zip checkpoint"),
+        (pickle.dumps({"w": 1}), "is a bare pickle"),
+        (b"RIFF....WAVE", "not a PyTorch checkpoint"),
+        (b"", "not a PyTorch checkpoint"),
     ],
 )
 def test_files_that_are_no_zip(tmp_path, content, reason):

@@ -1,4 +1,4 @@
-"""What every registered predictor and codec must keep, whoever wrote it.
+"""What every registered predictor, codec and embedder must keep, whoever wrote it.
 
 The same for attackers is in test_attackers, for spaces in test_latent.
 """
@@ -32,7 +32,7 @@ def made(request, shared):
 def everything(kind: str):
     names = ["toy", *jh.registry.names(kind)]
     quick = pytest.mark.quick_compilation
-    heavy = {name for name in names if kind == "codec" or name.startswith("nisqa")}  # to compile, not to run
+    heavy = {name for name in names if kind != "predictor" or name.startswith("nisqa")}  # to compile, not to run
     made = [pytest.param((kind, name), id=name, marks=[quick] if name in heavy else []) for name in names]
     return pytest.mark.parametrize("made", made, indirect=True)
 
@@ -110,6 +110,24 @@ def test_codec_is_aligned(made):
     inner = slice(100, len(wav) - 100)
     scores = [float(np.dot(np.roll(out, -lag)[inner], np.asarray(wav)[inner])) for lag in lags]
     assert list(lags)[int(np.argmax(scores))] == codec.delay
+
+
+@everything("embedder")
+def test_embedder(made):
+    embedder = made
+    wav, length = clips()
+    wav = np.pad(wav, ((0, 0), (0, PADDED)))  # an encoder may hear seconds at a time
+    batch = np.asarray(jax.jit(mapped(lambda w, n: embedder.embed(embedder.params, w, n)))(wav, length))
+    assert batch.shape == (4, embedder.size) and batch.dtype == np.float32
+    np.testing.assert_allclose(np.linalg.norm(batch[:3], axis=1), 1.0, atol=1e-5)
+    assert np.isnan(batch[3]).all(), "one sample has an embedding"
+    alone = jax.jit(embedder.embed)(embedder.params, wav[0, :SHORT], length[0])
+    np.testing.assert_allclose(alone, batch[0], atol=1e-5, err_msg="padding changed the embedding")
+    first = batch[0]
+    slope = jax.jit(mapped(jax.grad(lambda w: jnp.dot(embedder.embed(embedder.params, w, SHORT), 1.0 - first))))
+    speech, silence = np.asarray(slope(wav[::2, :SHORT]))
+    assert np.isfinite(speech).all() and np.abs(speech).max() > 0
+    assert np.isfinite(silence).all(), "a gradient on digital silence is not finite"
 
 
 def _speech() -> jnp.ndarray:

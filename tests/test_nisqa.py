@@ -14,7 +14,7 @@ from parity import largest
 from benchmarks import official as published
 from ports import nisqa as port
 from ports.nisqa import NISQA_TTS_WEIGHTS, NISQA_WEIGHTS, nisqa, nisqa_tts
-from ports.nisqa_model import LastState, log_mel
+from ports.nisqa_model import log_mel
 
 CLIPS = (  # clean, noisy and coded speech
     "speech/en_010_vctk_p232_p232_015.flac",
@@ -164,21 +164,6 @@ def test_gradient_is_finite_on_silence_and_on_silent_frames(predictor):
     (_, gradient), step = slope(pad(noise, 8000), jnp.int32(8000)), 0.01
     scores = [slope(pad(noise * (1 + h), 8000), jnp.int32(8000))[0] for h in (step, -step)]
     np.testing.assert_allclose(gradient @ noise, (scores[0] - scores[1]) / (2 * step), rtol=0.1)
-
-
-@pytest.mark.quick_compilation
-def test_lstm_stops_at_the_last_valid_window():
-    x = jnp.asarray(np.random.default_rng(0).normal(size=(7, 3)), jnp.float32)
-    for reverse in (False, True):
-        lstm = LastState(4, reverse=reverse)
-        params = lstm.init(jax.random.key(0), x, jnp.ones(7, bool))
-        slope = jax.jacrev(lambda x, n, lstm=lstm, params=params: lstm.apply(params, x, jnp.arange(7) < n))
-        np.testing.assert_allclose(
-            lstm.apply(params, x, jnp.arange(7) < 5), lstm.apply(params, x[:5], jnp.ones(5, bool)), atol=1e-6
-        )
-        used = np.any(slope(x, 5), axis=(0, 2))
-        assert used.tolist() == [True] * 5 + [False] * 2
-        assert not np.any(slope(x, 0))
 
 
 # Weights

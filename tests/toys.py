@@ -3,7 +3,7 @@
 import jax.numpy as jnp
 import numpy as np
 
-from jaxhack.types import Codec, Predictor
+from jaxhack.types import Codec, Embedder, Predictor
 
 HOP, CHANNELS, RATE = 16, 8, 16000
 TARGET = np.random.default_rng(5).normal(size=CHANNELS).astype(np.float32)
@@ -35,6 +35,17 @@ def predictor(differentiable: bool = True) -> Predictor:
         return jnp.where(length >= HOP, score, jnp.nan)[None]
 
     return Predictor("toy", RATE, jnp.asarray(TARGET), heads, ("score",), (1.0, 5.0), differentiable, HOP)
+
+
+def embedder() -> Embedder:
+    """The direction of the mean frame."""
+
+    def embed(params, wav, length):
+        frames = wav[: wav.shape[0] // HOP * HOP].reshape(-1, HOP)[:, :CHANNELS]
+        mean = jnp.sum(jnp.where((jnp.arange(frames.shape[0]) < length // HOP)[:, None], frames, 0.0), 0) + params
+        return jnp.where(length >= HOP, mean / jnp.linalg.norm(mean), jnp.nan)
+
+    return Embedder("toy", RATE, CHANNELS, jnp.asarray(TARGET), embed, HOP)
 
 
 def speechlike(seconds: float, seed: int, rate: int = RATE) -> np.ndarray:
