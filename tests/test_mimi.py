@@ -11,6 +11,7 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 import torch
+from parity import differing, relative
 from test_contracts import test_codec as keeps_the_contract
 
 from ports import mimi as port
@@ -100,12 +101,6 @@ def speech(samples, seed=0):
     return (0.1 * envelope * random.normal(size=samples)).astype(np.float32)
 
 
-def close(ours, theirs, tolerance=1e-5):
-    theirs = np.asarray(theirs)
-    assert ours.shape == theirs.shape
-    assert np.abs(ours - theirs).max() < tolerance * np.abs(theirs).max()
-
-
 @pytest.fixture(scope="module")
 def reference(model):
     """What the original makes of a clip at each stage, rows first; from ``embedding`` on, spread over more codes."""
@@ -129,35 +124,40 @@ def projected(model, x):
     return torch.cat([getattr(model.quantizer, part).input_proj(x) for part in port._PARTS], 1)[0].T.numpy()
 
 
-def test_the_latent_is_the_original_s(params, reference):
+def test_the_latent_is_the_original_s(params, reference, parity):
     wav = speech(FRAMES * HOP)
 
     @jax.jit
     def run(params, wav):
         return port.Encoder(CONFIG).apply({"params": params["encoder"]}, wav)
 
-    close(run(params, wav), reference["encoded"])
-    close(jitted(port.encode)(params, wav), reference["projected"])
+    parity("mimi", "encoder, small", relative(run(params, wav), reference["encoded"]), 1e-5, "relative")
+    z = jitted(port.encode)(params, wav)
+    parity("mimi", "latent, small", relative(z, reference["projected"]), 1e-5, "relative")
 
 
-def test_codes_and_audio_are_the_original_s(params, reference):
+def test_codes_and_audio_are_the_original_s(params, reference, parity):
     z = reference["z"]
-    np.testing.assert_array_equal(jitted(port.codes, stages=5)(params, z), reference["codes"])
+    codes = jitted(port.codes, stages=5)(params, z)
+    parity("mimi", "codes, share that differs", differing(codes, reference["codes"]), 0.0)
     assert min(len(set(codes)) for codes in reference["codes"].T) > 8, "few entries in use show little"
     z_q = jitted(port.quantise, stages=5)(params, z)
-    close(port.combined(params, z_q), reference["quantised"])
-    close(jitted(port.decode)(params, z_q), reference["audio"])
+    quantised, audio = port.combined(params, z_q), jitted(port.decode)(params, z_q)
+    parity("mimi", "quantised latent, small", relative(quantised, reference["quantised"]), 1e-5, "relative")
+    parity("mimi", "audio, small", relative(audio, reference["audio"]), 1e-5, "relative")
 
 
 @pytest.mark.parametrize("stages", [1, 3])
-def test_fewer_codebooks(model, params, reference, stages):
+def test_fewer_codebooks(model, params, reference, stages, parity):
     z = reference["z"]
     with torch.no_grad():
         codes = model.quantizer.encode(reference["embedding"], stages).transpose(0, 1)
         summed = model.quantizer.decode(codes)[0].T
-    np.testing.assert_array_equal(jitted(port.codes, stages=stages)(params, z), codes[0].T)
+    found = jitted(port.codes, stages=stages)(params, z)
+    parity("mimi", "codes, share that differs", differing(found, codes[0].T), 0.0)
     z_q, back = jax.vjp(functools.partial(jitted(port.quantise, stages=stages), params), z)
-    close(port.combined(params, z_q), summed)
+    error = relative(port.combined(params, z_q), summed)
+    parity("mimi", "quantised latent, small", error, 1e-5, "relative")
     np.testing.assert_array_equal(back(jnp.full(z.shape, 3.0))[0], np.full(z.shape, 3.0))
 
 

@@ -99,7 +99,13 @@ def test_equals_the_official_scores_at_other_rates(factory, paths, shared, offic
         expected = theirs([write(tmp_path / "clip.wav", wav, rate)])[0]
         # Not jitted: with the same number of frames all rates share their compiled operations.
         got = predictor.heads(predictor.params, pad(wav, FRAMES * int(rate * 0.01)), jnp.int32(len(wav)))
-        parity(factory.__name__.replace("_", "-"), f"every head, {rate / 1000:g} kHz", largest(got, expected), 1e-4, "MOS")
+        parity(
+            factory.__name__.replace("_", "-"),
+            f"every head, {rate / 1000:g} kHz",
+            largest(got, expected),
+            1e-4,
+            "MOS",
+        )
 
 
 def test_spectrogram_equals_librosa(shared):
