@@ -70,7 +70,9 @@ def audit(
       ValueError: for settings out of range, inputs that overlap or do not suffice, an `out` that exists.
     """
     demo = paths is None and not (train_paths or test_paths)
-    chosen = Settings.of(profile or ("quick" if demo else "paper"), **settings)  # refused before weights are read
+    if profile is None:
+        profile = "quick" if demo else "paper"
+    chosen = Settings.of(profile, **settings)  # refused before weights are read
     codec = registry.codec(codec, models=models)
     predictor = registry.predictor(predictor, models=models, sample_rate=sample_rate)
     if sample_rate is None and predictor.at_rate:
@@ -84,10 +86,10 @@ def audit(
     training, test, warnings = choose([inputs.DEMO] if demo else paths or (), train_paths, test_paths, chosen)
     setup = Setup(predictor, codec, default_panel(codec.sample_rate), chosen, chosen.queries(len(test)))
     with run.alone(Path(out)):
-        record = _record(setup, training, test, demo)
+        record = _record(setup, training, test)
         folder = run.open_run(Path(out), record, resume=resume, overwrite=overwrite)
         if not all((folder / name).exists() for name in ("rows.parquet", "examples/examples.json")):
-            plan = {"predictor": predictor.name, "space": codec.name, "demo": demo, **record["settings"]}
+            plan = {"predictor": predictor.name, "space": codec.name, "demo": record["demo"], **record["settings"]}
             observe("start", 0, len(training) + len(test), plan)
             weights, states, unread = _train(setup, training, folder, observe)
             run.write_json(folder / "inputs.json", {"warnings": warnings, "unread": unread})
@@ -115,6 +117,8 @@ def choose(
     if paths:
         found = inputs.limit(inputs.collect(paths), settings.limit, settings.seed)
         training, test = inputs.split(found, seed=settings.seed)
+        unknown = inputs.check_speakers(found)
+        warnings += [unknown] if unknown else []
     else:
         half = None if settings.limit is None else settings.limit // 2
         training = inputs.limit(inputs.collect(train_paths), half, settings.seed)
@@ -126,9 +130,7 @@ def choose(
     return training, test, warnings
 
 
-def _record(
-    setup: Setup, training: Sequence[inputs.Utterance], test: Sequence[inputs.Utterance], demo: bool
-) -> dict[str, Any]:
+def _record(setup: Setup, training: Sequence[inputs.Utterance], test: Sequence[inputs.Utterance]) -> dict[str, Any]:
     predictor, codec = setup.predictor, setup.codec
     return {
         "settings": asdict(setup.settings),
@@ -146,7 +148,8 @@ def _record(
         },
         "panel": {m.name: m.margin for m in setup.panel},
         "queries": setup.queries,
-        "demo": demo,
+        "demo": any(inputs.is_demo(u) for u in (*training, *test)),
+        "recordings": inputs.fingerprint([*training, *test]),
         "train": [u.id for u in training],
         "test": [u.id for u in test],
     }

@@ -292,12 +292,13 @@ def clipping(run: Run) -> Iterator[str]:
         )
 
 
-def quick_profile(run: Run) -> Iterator[str]:
+def little_training(run: Run) -> Iterator[str]:
     """Attackers trained too little to find what there is."""
     settings = run.record["settings"]
     if first_look(settings):
+        what = "the quick profile" if settings.get("profile") == "quick" else "a small audit"
         yield (
-            f"This is the quick profile ({sizes(settings)}), a first look: it finds less than the standard one "
+            f"This is {what} ({sizes(settings)}), a first look: it finds less than the standard profile "
             f"({sizes(PROFILES['standard'])}), so a low rate says nothing yet."
         )
 
@@ -314,7 +315,7 @@ def demo_speech(run: Run) -> Iterator[str]:
 CHECKS: tuple[Callable[[Run], Iterator[str]], ...] = (
     nothing_judged,
     demo_speech,
-    quick_profile,
+    little_training,
     budget,
     panel_says_nothing,
     weaker_than_random,

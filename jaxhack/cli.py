@@ -125,7 +125,9 @@ def reconstruct(paths, codec, out, models, form) -> None:
     _finish(_write(rows, work.COLUMNS, form, sys.stdout, len(utterances)))
 
 
-@main.command(epilog="\b\nExample:\n  jaxhack audit\n  jaxhack audit recordings/ --predictor nisqa --space lyra")
+@main.command(
+    epilog="\b\nExample:\n  jaxhack audit\n  jaxhack audit recordings.csv --predictor dnsmos --profile standard"
+)
 @click.argument("paths", nargs=-1, metavar="[PATH]...", type=click.Path())
 @click.option(
     "--predictor", metavar="NAME", default=DEFAULT_PREDICTOR, help="A name, FILE.onnx, or package.module:function."
@@ -163,10 +165,10 @@ def reconstruct(paths, codec, out, models, form) -> None:
 def audit(paths, predictor, space, out, **options) -> None:
     """Measure how hackable a predictor is: train attackers, attack recordings that they never saw.
 
-    PATH is an audio file, a folder, a manifest (.csv, .jsonl) or a Kaldi list (.scp); all PATHs together are split by
-    speaker into a training and a test half. Without PATH, --train and --test, demo speech that ships with jaxhack is
-    audited at the quick profile's size: a first look in minutes, offline. DIR holds rows.parquet, summary.json and
-    report.html at the end.
+    PATH is an audio file, a folder, a manifest (.csv, .jsonl) or a Kaldi list (.scp); all PATHs together are split
+    into a training and a test half, by speaker where a manifest has a column of that name. Without PATH, --train and
+    --test, demo speech that ships with jaxhack is audited at the quick profile's size: a first look in minutes,
+    offline. DIR holds rows.parquet, summary.json and report.html at the end.
     """
     from jaxhack import auditing
 
@@ -185,8 +187,8 @@ def audit(paths, predictor, space, out, **options) -> None:
     unjudged = max(a["n_failed"] + a["n_undetermined"] for a in summary["attackers"])
     if unread or unjudged:
         click.echo(
-            f"{unread} of {summary['inputs']['train']} training and {unjudged} of {summary['inputs']['test']} test "
-            "recordings gave nothing: the report says why",
+            f"{unread} of {summary['inputs']['train']} training recordings gave nothing, and up to {unjudged} of "
+            f"{summary['inputs']['test']} test recordings have no verdict: the report says why",
             err=True,
         )
         sys.exit(1)
@@ -209,8 +211,8 @@ def report(run) -> None:
 
 
 def _folder_name(predictor: str) -> str:
-    """A name for a predictor's run: of a file its stem, of ``module:function`` the function."""
-    last = Path(predictor).stem if predictor.lower().endswith(".onnx") else predictor.rpartition(":")[2]
+    """A name for a predictor's run: of a file its stem, else what it is called by."""
+    last = Path(predictor).stem if predictor.lower().endswith(".onnx") else predictor.replace(":", ".")
     return re.sub(r"[^\w.-]+", "_", last).strip("._") or "predictor"
 
 
@@ -252,7 +254,10 @@ def _list_models(folder: str | None) -> None:
 
     from jaxhack import registry, weights
 
-    table = Table("name", "kind", "weights", "size", "licence", "origin", "command")
+    table = Table()
+    for heading in ("name", "kind", "weights", "size", "licence", "origin", "command"):
+        whole = heading in ("name", "weights", "size")  # what a narrow terminal must not cut
+        table.add_column(heading, no_wrap=whole, overflow="fold")
     for name in registry.names():
         try:
             files = registry.weights_of(name)

@@ -15,8 +15,10 @@ from typing import NamedTuple
 from jaxhack.audio import SUFFIXES
 
 DEMO = Path(__file__).parent / "demo" / "manifest.csv"  # what an audit without recordings is of
+RUN = "run.json"  # in a folder that an audit wrote, whose examples are nobody's recordings
 PATH_COLUMNS = ("path", "file", "filename", "audio", "wav")  # the first that a manifest has names the audio
 ID_COLUMNS = ("id", "utterance")
+_BEGINNING = 2**20  # bytes of a file that its fingerprint reads
 
 
 class Utterance(NamedTuple):
@@ -40,9 +42,10 @@ class _Found(NamedTuple):
 def collect(paths: Sequence[str | os.PathLike[str]]) -> list[Utterance]:
     """Lists the utterances of files, folders, manifests (.csv, .jsonl) and Kaldi lists (.scp), in order.
 
-    A folder is walked to its end in sorted order, hidden names left out. A `manifest.csv` beside audio, with a column
-    `path` or `file`, adds its columns to the files it names. A manifest's paths are relative to the manifest.
-    Nothing is opened but lists: a file that is not audio is listed, and reading it says why not.
+    A folder is walked to its end in sorted order, without hidden names and without folders that an audit wrote. A
+    `manifest.csv` beside audio, with a column `path` or `file`, adds its columns to the files it names. A manifest's
+    paths are relative to the manifest. Nothing is opened but lists: a file that is not audio is listed, and reading
+    it says why not.
 
     Raises:
       ValueError: a path that does not exist, no audio at all, a broken list, an id used twice.
@@ -51,6 +54,8 @@ def collect(paths: Sequence[str | os.PathLike[str]]) -> list[Utterance]:
     found: list[_Found] = []
     known: list[Mapping[str, str]] = []  # every manifest row seen: they say who spoke in a clean file
     for given in paths:
+        if not os.fspath(given):
+            raise ValueError("A path is empty: name a file or folder, '.' for the current one.")
         path = Path(given)
         if path.is_dir():
             new, rows = _walk(path, beside)
@@ -108,6 +113,36 @@ def split(
     return [u for u in utterances if u.group not in test], [u for u in utterances if u.group in test]
 
 
+def check_speakers(utterances: Sequence[Utterance]) -> str | None:
+    """A warning where a split may part a voice, because nothing says who speaks, else None."""
+    unknown = [u for u in utterances if u.speaker is None]
+    if not unknown:
+        return None
+    return (
+        f"Nothing says who speaks in {len(unknown)} of {len(utterances)} recordings, such as {unknown[0].id!r}: "
+        "a voice may be both in training and in test. A .csv with the columns file and speaker keeps voices apart."
+    )
+
+
+def is_demo(utterance: Utterance) -> bool:
+    """Whether this is a clip of the demo speech that ships with the package, however it was named."""
+    return os.path.realpath(utterance.path.parent) == os.path.realpath(DEMO.parent)
+
+
+def fingerprint(utterances: Sequence[Utterance]) -> str:
+    """A digest of ids, sizes and beginnings of files: other recordings under the same names have another one."""
+    digest = hashlib.sha256()
+    for utterance in utterances:
+        digest.update(f"{utterance.id}\n".encode("utf-8", "surrogateescape"))
+        try:
+            with open(utterance.path, "rb") as file:
+                digest.update(f"{os.fstat(file.fileno()).st_size}\n".encode())
+                digest.update(file.read(_BEGINNING))
+        except OSError:
+            digest.update(b"unreadable\n")
+    return digest.hexdigest()
+
+
 def check_disjoint(train: Sequence[Utterance], test: Sequence[Utterance]) -> str | None:
     """Checks sets that the user chose; returns a warning where both hold a speaker (or source), else None.
 
@@ -162,7 +197,7 @@ def _walk(folder: Path, beside: Callable) -> tuple[list[_Found], list[Mapping[st
             folders.clear()
             continue
         seen.add((status.st_dev, status.st_ino))
-        folders[:] = sorted(name for name in folders if not name.startswith("."))
+        folders[:] = sorted(name for name in folders if not (name.startswith(".") or Path(top, name, RUN).exists()))
         meta.update(beside(Path(top)))
         for name in files:
             path = Path(top, name)

@@ -5,7 +5,7 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from typing import Any
 
-from jaxhack.settings import first_look, sizes
+from jaxhack.settings import described, first_look, sizes, takes_long
 
 STAGES = {"measure": "measuring", "encode": "encoding", "train": "training", "attack": "attacking"}
 
@@ -55,7 +55,8 @@ def _figures(metrics: dict[str, Any]) -> str:
 def _plan(recordings: int, plan: dict[str, Any]) -> str:
     """One line: what, in which space, and how large."""
     return (
-        f"Auditing {plan['predictor']} in {plan['space']}: {plan['profile']} profile, {sizes(plan)}, "
+        f"Auditing {plan['predictor']} in {plan['space']}: {described(plan)}, {sizes(plan)}, "
         + f"{recordings} {'demo ' if plan['demo'] else ''}recordings"
-        + ("; the quick profile gives a first look, not a result" if first_look(plan) else "")
+        + ("; a first look, not a result" if first_look(plan) else "")
+        + ("; on a CPU this takes many hours, --profile standard takes fewer" if takes_long(plan) else "")
     )

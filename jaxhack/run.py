@@ -19,6 +19,7 @@ OWN = (
     "run.json",  # last: a folder without it is nobody's run
 )
 NAMES = ("settings.profile", "demo")  # of a record: they say where its values came from, and change no row
+LATER = ("recordings",)  # what older versions did not record
 
 
 @contextmanager
@@ -71,7 +72,8 @@ def open_run(out: Path, record: Mapping[str, Any], *, resume: bool = False, over
     if out.exists() and any(out.iterdir()):
         if not (resume or overwrite):
             raise ValueError(
-                f"{out} is not empty: continue it with --resume, replace it with --overwrite, or name another."
+                f"{out} is not empty: continue it with --resume, replace it with --overwrite, or name another "
+                "with --out."
             )
         if not found.exists():
             raise ValueError(
@@ -93,7 +95,7 @@ def _check_same(found: Path, record: Mapping[str, Any]) -> None:
     changed = [
         f"{k}: {before.get(k)!r} then, {now.get(k)!r} now"
         for k in {**before, **now}
-        if k not in NAMES and before.get(k) != now.get(k)
+        if k not in NAMES and before.get(k) != now.get(k) and not (k in LATER and k not in before)
     ]
     if changed:
         raise ValueError(

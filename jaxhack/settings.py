@@ -5,7 +5,7 @@ Nothing heavy is imported before it is needed: the command line's help reads thi
 
 import math
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import asdict, dataclass, field
 from typing import Any, Self
 
 DEFAULT_PREDICTOR = "dnsmos-p808"
@@ -55,6 +55,10 @@ class Settings:
         """Refuses what cannot be run."""
         from jaxhack import attackers, registry
 
+        for name in ("seeds", "steps", "batch", "group", "seed", *(["limit"] if self.limit is not None else [])):
+            value = getattr(self, name)
+            if isinstance(value, bool) or not isinstance(value, int):
+                raise ValueError(f"{name} must be a whole number, got {value!r}.")
         for name, low in {"seeds": 1, "steps": 1, "batch": 1, "group": 2}.items():
             if getattr(self, name) < low:
                 raise ValueError(f"{name} must be at least {low}, got {getattr(self, name)}.")
@@ -79,8 +83,20 @@ class Settings:
 
 
 def first_look(settings: Mapping[str, Any]) -> bool:
-    """Whether settings, as a run stores them, are the quick profile's and train less than the standard one."""
-    return settings.get("profile") == "quick" and _crops(settings) < _crops(PROFILES["standard"])
+    """Whether an attacker of a run with these settings sees less than one of the standard profile."""
+    return _draws(settings) < _draws(asdict(Settings.of("standard")))
+
+
+def described(settings: Mapping[str, Any]) -> str:
+    """The profile in words, and whether something else was set beside it."""
+    preset = asdict(Settings.of(settings["profile"]))
+    changed = any(settings[name] != preset[name] for name in ("seeds", "steps", "batch", "group", "crop_seconds"))
+    return f"{settings['profile']} profile{' with other sizes' if changed else ''}"
+
+
+def takes_long(settings: Mapping[str, Any]) -> bool:
+    """Whether settings, as a run stores them, train as much as the paper does."""
+    return _draws(settings) >= _draws(asdict(Settings()))
 
 
 def sizes(settings: Mapping[str, Any]) -> str:
@@ -88,6 +104,6 @@ def sizes(settings: Mapping[str, Any]) -> str:
     return "seeds {seeds} × steps {steps} × batch {batch}".format(**settings)
 
 
-def _crops(settings: Mapping[str, Any]) -> int:
-    """Training crops that all attackers see together."""
-    return settings["seeds"] * settings["steps"] * settings["batch"]
+def _draws(settings: Mapping[str, Any]) -> int:
+    """Scores that the training of one attacker asks for."""
+    return settings["steps"] * settings["batch"] * settings["group"]

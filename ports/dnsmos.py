@@ -314,7 +314,10 @@ def _predictor(
             raise ValueError(f"{name} expected one utterance, wav [T], got shape {wav.shape}; use vmap outside")
         if wav.shape[0] < MIN_SAMPLES:
             return jnp.full(len(head_names), jnp.nan, jnp.float32)
-        return heads(params, wav, jnp.asarray(length, jnp.int32))
+        length = jnp.asarray(length, jnp.int32)
+        # Rectifiers and maxima swallow NaN; the original gives it back.
+        sound = jnp.all(jnp.isfinite(wav) | (jnp.arange(wav.shape[0]) >= length))
+        return jnp.where(sound, heads(params, wav, length), jnp.nan)
 
     return Predictor(
         name=name,

@@ -39,7 +39,7 @@ CHANNELS = LINEAR + LEARNED
 STAGES = (16, 32, 64)  # 4.8, 9.6 and 19.2 kb/s
 ENTRIES = 64  # of a stage's codebook: 6 bits
 QUIET = 0.01  # MDCT amplitude up to which the compression is linear
-LOUDEST = 8.0  # of a bin's log magnitude; 60 dB above full-scale speech, so that no latent overflows
+LOUDEST = 8.0  # of a bin's log magnitude, and of a compressed coefficient: beyond it no magnitude grows exponentially
 
 MINI_WEIGHTS: tuple[Weight, ...] = (
     Weight(
@@ -162,6 +162,12 @@ def _overlapped(frames: Array, hop: int) -> Array:
     return functools.reduce(jnp.add, late).reshape(-1)
 
 
+def _expanded(x: Array) -> Array:
+    """The inverse of asinh up to ``LOUDEST``, far above speech; beyond it the tangent, so that nothing overflows."""
+    inner = jnp.clip(x, -LOUDEST, LOUDEST)
+    return jnp.sinh(inner) + jnp.cosh(inner) * (x - inner)
+
+
 # --- architecture ---
 
 
@@ -221,7 +227,7 @@ class Decoder(nn.Module):
     def __call__(self, z: Array) -> Array:
         """See the class."""
         deviation = self.param("deviation", nn.initializers.ones, (LINEAR,))
-        linear = _overlapped(QUIET * jnp.sinh(z[:, :LINEAR] * deviation) @ _MDCT.T, HOP)
+        linear = _overlapped(QUIET * _expanded(z[:, :LINEAR] * deviation) @ _MDCT.T, HOP)
         x = nn.LayerNorm(name="norm_in")(nn.Dense(self.width, name="in")(z))
         x = Block(name="slow")(x)
         x = nn.Dense(2 * self.width, name="up")(x).reshape(-1, self.width)
@@ -260,20 +266,25 @@ def unpack(path: Path) -> Any:
     """
     try:
         tree = serialization.msgpack_restore(path.read_bytes())
+        loaded = _leaves(tree)
     except Exception as error:  # whatever a damaged file provokes in the reader
         raise ValueError(f"{path} is not a weight file of mini ({type(error).__name__}): get it anew.") from error
-    loaded, expected = _leaves(tree), _leaves(shapes())
+    expected = _leaves(shapes())
     wrong = [f"{name} {list(expected[name].shape)} is missing" for name in expected if name not in loaded]
     wrong += [f"{name} is left over" for name in loaded if name not in expected]
     for name in expected.keys() & loaded.keys():
         found = loaded[name]
         if np.shape(found) != expected[name].shape:
             wrong.append(f"{name} has shape {list(np.shape(found))}, expected {list(expected[name].shape)}")
-        elif not (isinstance(found, np.ndarray) and found.dtype.kind == "f" and np.isfinite(found).all()):
-            wrong.append(f"{name} is not made of finite numbers")
+        elif not (isinstance(found, np.ndarray) and found.dtype == np.float16 and np.isfinite(found).all()):
+            wrong.append(f"{name} is not made of finite float16 numbers")
+        elif name.endswith("deviation") and not (found > 0).all():
+            wrong.append(f"{name} is not above zero")
     if wrong:
         more = f" (and {len(wrong) - 5} more)" if len(wrong) > 5 else ""
         raise ValueError(f"{path} does not hold the expected weights of mini: {'; '.join(sorted(wrong)[:5])}{more}.")
+    if str(jax.tree.structure(tree)) != str(jax.tree.structure(shapes())):
+        raise ValueError(f"{path} does not hold the expected weights of mini: its tensors are nested in another way.")
     return jax.tree.map(lambda leaf: jnp.asarray(leaf, jnp.float32), tree)
 
 

@@ -37,7 +37,7 @@ def random_best(**changes):
 
 
 RECORD = {
-    "settings": {"epsilon": 0.5, "tau": 0.3, "seeds": 2, "options": {}},
+    "settings": {"epsilon": 0.5, "tau": 0.3, "seeds": 2, "steps": 300, "batch": 4, "group": 8, "options": {}},
     "predictor": {"name": "p", "scale": [1.0, 5.0]},
     "test": ["a"] * 100,
 }
@@ -95,8 +95,17 @@ def settings(**changes):
 CASES = {
     "quick profile": (
         {"record": settings(profile="quick", seeds=2, steps=25, batch=4)},
-        "This is the quick profile (seeds 2 × steps 25 × batch 4), a first look: it finds less than the standard one "
-        "(seeds 3 × steps 300 × batch 4)",
+        "This is the quick profile (seeds 2 × steps 25 × batch 4), a first look: it finds less than the "
+        "standard profile (seeds 3 × steps 300 × batch 4)",
+    ),
+    "small audit": (
+        {"record": settings(profile="standard", steps=299)},
+        "This is a small audit (seeds 2 × steps 299 × batch 4), a first look: it finds less than the "
+        "standard profile (seeds 3 × steps 300 × batch 4)",
+    ),
+    "many seeds, each trained little": (
+        {"record": settings(profile="quick", seeds=900, steps=1)},
+        "This is the quick profile (seeds 900 × steps 1 × batch 4), a first look",
     ),
     "demo speech": ({"record": RECORD | {"demo": True}}, "The recordings are the synthetic demo clips"),
     "nothing judged": (
@@ -193,7 +202,6 @@ def test_each_warning_alone(name):
 NEAR_MISSES = {
     "quick, but as large as standard": {"record": settings(profile="quick", seeds=2, steps=450, batch=4)},
     "another profile": {"record": settings(profile="standard", seeds=3, steps=300, batch=4)},
-    "small, of no profile": {"record": settings(seeds=2, steps=25, batch=4)},
     "recordings of one's own": {"record": RECORD | {"demo": False}},
     "panel, random differs": {"attackers": [entry(degraded_rate=1.0), random(degraded_rate=0.94), random_best()]},
     "same rate, higher gain": {"attackers": [entry(), random(), random_best(attack_success_rate=0.8)]},

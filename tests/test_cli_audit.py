@@ -135,7 +135,10 @@ def test_recordings_without_a_verdict_are_an_exit_status(done, clips, tmp_path, 
     summary["attackers"][1]["n_undetermined"] = 2
     monkeypatch.setattr(auditing, "audit", lambda *args, **kwargs: summary)
     sentence = audit(clips, "--out", tmp_path, status=1).stderr.splitlines()[-1]
-    assert sentence == "0 of 2 training and 2 of 2 test recordings gave nothing: the report says why"
+    assert sentence == (
+        "0 of 2 training recordings gave nothing, and up to 2 of 2 test recordings have no verdict: "
+        "the report says why"
+    )
 
 
 def test_no_argument_at_all_is_the_quick_profile_on_demo_speech(tmp_path, monkeypatch):
@@ -152,7 +155,7 @@ def test_no_argument_at_all_is_the_quick_profile_on_demo_speech(tmp_path, monkey
     result = run("audit", status=0)
     assert result.stderr.splitlines()[0] == (
         "Auditing toy in toy: quick profile, seeds 1 × steps 2 × batch 2, 4 demo recordings; "
-        "the quick profile gives a first look, not a result"
+        "a first look, not a result"
     )
     record = json.loads(Path("runs/dnsmos-p808/run.json").read_text())["record"]
     assert record["demo"] is True and record["settings"] == asdict(Settings(profile="quick", **tiny))
@@ -178,8 +181,8 @@ def called(done, monkeypatch) -> list[tuple]:
     [
         ("nisqa-tts", "nisqa-tts"),
         ("some/where/My Model v1.2.ONNX", "My_Model_v1.2"),
-        ("my.package:score", "score"),
-        ("my.package:Model.score", "Model.score"),
+        ("my.package:score", "my.package.score"),
+        ("my.package:Model.score", "my.package.Model.score"),
         ("../..", "predictor"),
         (".onnx", "onnx"),
     ],
@@ -213,13 +216,21 @@ def test_an_unknown_profile(clips, tmp_path):
 def test_a_run_from_before_there_were_profiles(clips, copy):
     stored = json.loads((copy / "run.json").read_text())
     assert stored["record"].pop("demo") is False and stored["record"]["settings"].pop("profile") == "paper"
+    assert stored["record"].pop("recordings")
     (copy / "run.json").write_text(json.dumps(stored))
     before = (copy / "rows.parquet").read_bytes()
     audit(clips, "--out", copy, "--resume", status=0)
     assert (copy / "rows.parquet").read_bytes() == before
     printed = " ".join(run("report", copy, status=0).stdout.split())
-    assert "Settings: attacker grpo" in printed and "profile" not in printed
-    assert "profile" not in (copy / "report.html").read_text()
+    assert "Settings: attacker grpo" in printed
+    assert "starting from the" not in (copy / "report.html").read_text()
+
+
+def test_other_recordings_of_the_same_names_are_another_run(clips, copy, tmp_path):
+    other = tmp_path / "other" / Path(clips).name
+    shutil.copytree(clips, other)
+    next(other.rglob("*.wav")).write_bytes(b"RIFF")
+    assert "recordings: " in refused("audit", other, "--out", copy, "--predictor", "toy", *TINY, "--resume")
 
 
 def test_a_profile_is_a_name_for_sizes_and_a_run_is_its_sizes(clips, copy):

@@ -61,6 +61,11 @@ def test_predictor(made):
     batch = np.asarray(run(wav, length))
     assert batch.shape == (4, len(predictor.head_names)) and batch.dtype == np.float32
     assert np.isfinite(batch[:3]).all() and np.isnan(batch[3]).all()
+    broken = wav.copy()
+    broken[0, 100], broken[1, 100], broken[2, SHORT] = np.nan, np.inf, np.nan
+    heard = np.asarray(run(broken, length))
+    assert not np.isfinite(heard[:2]).any(), "audio that is not finite has a score"
+    np.testing.assert_allclose(heard[2], batch[2], atol=1e-4, err_msg="the padding was read")
     first = len(traces)
     again = np.asarray(run(wav[::-1].copy(), length[::-1].copy()))
     assert len(traces) == first, "a second batch of the same bucket was traced again"

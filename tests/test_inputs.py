@@ -2,7 +2,17 @@ import json
 
 import pytest
 
-from jaxhack.inputs import Utterance, check_disjoint, collect, limit, split
+from jaxhack.inputs import (
+    DEMO,
+    Utterance,
+    check_disjoint,
+    check_speakers,
+    collect,
+    fingerprint,
+    is_demo,
+    limit,
+    split,
+)
 
 
 def touch(folder, *names):
@@ -179,3 +189,43 @@ def test_the_shared_sets(shared):
     alone = collect([shared / "degraded"])
     assert len({u.group for u in alone}) == 30
     assert len({u.speaker for u in limit(utterances, 40)}) == 40
+
+
+def test_an_empty_path_is_refused(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    touch(tmp_path, "a.wav")
+    assert ids(["."]) == ["a.wav"]
+    for given in ([""], ["a.wav", ""]):
+        with pytest.raises(ValueError, match="A path is empty"):
+            collect(given)
+
+
+def test_what_an_audit_wrote_is_nobodys_recording(tmp_path):
+    touch(tmp_path, "a.wav", "runs/one/examples/most_hacked_attacked.wav")
+    assert len(ids([tmp_path])) == 2
+    touch(tmp_path, "runs/one/run.json")
+    assert ids([tmp_path]) == ["a.wav"]
+
+
+def test_a_fingerprint_tells_recordings_of_one_name_apart(tmp_path):
+    touch(tmp_path, "1/a.wav", "2/a.wav")
+    one, two = collect([tmp_path / "1"]), collect([tmp_path / "2"])
+    assert fingerprint(one) == fingerprint(two) != fingerprint([*one, *two])
+    (tmp_path / "2" / "a.wav").write_bytes(b"0")
+    assert fingerprint(one) != fingerprint(two)
+    (tmp_path / "2" / "a.wav").unlink()
+    assert fingerprint(one) != fingerprint(two)
+
+
+def test_voices_that_nothing_names_are_warned_of(tmp_path):
+    touch(tmp_path, "a.wav", "b.wav")
+    assert "in 2 of 2 recordings, such as 'a.wav'" in check_speakers(collect([tmp_path]))
+    (tmp_path / "manifest.csv").write_text("file,speaker\na.wav,s\nb.wav,t\n")
+    assert check_speakers(collect([tmp_path])) is None
+
+
+def test_demo_speech_is_known_however_it_is_named(tmp_path):
+    for given in (DEMO, DEMO.parent, DEMO.parent / "slt_clean.flac"):
+        assert all(is_demo(utterance) for utterance in collect([given]))
+    touch(tmp_path, "slt_clean.flac")
+    assert not is_demo(collect([tmp_path])[0])

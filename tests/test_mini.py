@@ -102,9 +102,10 @@ def test_wrong_shapes_are_one_sentence(params, call, argument):
 
 
 def test_extreme_latents_stay_finite(params):
-    """A latent is unbounded: ten deviations off, the waveform and its gradient are finite."""
+    """A latent is unbounded: a hundred deviations off, power and gradient are finite."""
+    params = params | {"decoder": params["decoder"] | {"deviation": jnp.full(mini.LINEAR, 3.0)}}
     power = jax.jit(jax.value_and_grad(lambda z: jnp.mean(jnp.square(mini.decode(params, z)))))
-    for value in (0.0, 10.0, -10.0):
+    for value in (0.0, 10.0, -10.0, 100.0, -100.0):
         wav, slope = power(jnp.full((5, mini.CHANNELS), value))
         assert np.isfinite(wav) and np.isfinite(slope).all()
 
@@ -132,6 +133,14 @@ def _spoilt(params, how):
         tree["encoder"]["in"]["kernel"] = tree["encoder"]["in"]["kernel"][1:]
     elif how == "finite":
         tree["codebooks"] = np.full_like(tree["codebooks"], np.nan)
+    elif how == "float64":
+        tree["codebooks"] = tree["codebooks"].astype(np.float64)
+    elif how == "deviation":
+        tree["encoder"]["deviation"] = np.arange(mini.LINEAR, dtype=np.float16)
+    elif how == "flat":
+        tree |= {f"encoder.{name}": leaf for name, leaf in tree.pop("encoder").items()}
+    elif how == "empty":
+        tree["decoder"]["nothing"] = {}
     elif how == "no tree":
         tree = [1, 2]
     elif how == "text":
@@ -145,7 +154,11 @@ def _spoilt(params, how):
         ("missing", r"decoder\.up\.bias \[448\] is missing"),
         ("left over", r"decoder\.extra is left over"),
         ("shape", r"encoder\.in\.kernel has shape \[641, 160\], expected \[642, 160\]"),
-        ("finite", "codebooks is not made of finite numbers"),
+        ("finite", "codebooks is not made of finite float16 numbers"),
+        ("float64", "codebooks is not made of finite float16 numbers"),
+        ("deviation", r"encoder\.deviation is not above zero"),
+        ("flat", "nested in another way"),
+        ("empty", "nested in another way"),
         ("no tree", "does not hold the expected weights"),
         ("text", "codebooks has shape"),
     ],

@@ -1,20 +1,25 @@
 """What the README shows is true."""
 
+import os
 import re
+import subprocess
+import sys
 from pathlib import Path
 
+import pytest
 from click.testing import CliRunner
 
 import jaxhack as jh
 from jaxhack.cli import main
 
-README = (Path(__file__).parents[1] / "README.md").read_text()
+ROOT = Path(__file__).parents[1]
+README = (ROOT / "README.md").read_text()
 
 
-def test_the_python_example_runs(shared, monkeypatch):
+def test_the_python_example_runs():
     code = re.search(r"```python\n(.*?)```", README, re.DOTALL)[1]
     names: dict = {}
-    exec(code.replace("../shared/models", str(shared / "models")), names)
+    exec(code, names)
     assert names["attacker"].name == "grpo" and names["attacker"].queries_per_step == 64
 
 
@@ -34,3 +39,18 @@ def test_every_command_and_option_shown_exists():
 
 def test_there_are_two_set_up_commands():
     assert len(re.findall(r"^    pip install", README, re.MULTILINE)) == 2
+
+
+COMMANDS = [
+    line.split()
+    for file in (ROOT / "experiments").glob("*/README.md")
+    for line in re.findall(r"^    (python -m experiments\S+)", file.read_text(), re.MULTILINE)
+]
+
+
+@pytest.mark.parametrize("command", sorted({tuple(c) for c in COMMANDS}), ids=" ".join)
+def test_commands_of_experiments_run(command):
+    """As written, in the repository's folder, without this suite's search path."""
+    environment = {k: v for k, v in os.environ.items() if k != "PYTHONPATH"}
+    done = subprocess.run([sys.executable, *command[1:], "--help"], cwd=ROOT, env=environment, capture_output=True)
+    assert done.returncode == 0 and b"usage" in done.stdout, done.stderr.decode()

@@ -20,9 +20,9 @@ RECORD = {
     "settings": {
         "attacker": "grpo",
         "seeds": 2,
-        "steps": 20,
-        "batch": 2,
-        "group": 4,
+        "steps": 300,
+        "batch": 4,
+        "group": 8,
         "crop_seconds": 3.0,
         "epsilon": 0.5,
         "tau": 0.3,
@@ -274,7 +274,7 @@ def test_without_training_examples_or_any_verdict(tmp_path):
 
 
 def test_the_profile_is_printed_with_every_value(made, tmp_path):
-    assert "profile" not in text_of(made[2])  # a run from before there were profiles
+    assert "start from the" not in text_of(made[2])  # a run from before there were profiles
     settings = {"profile": "quick"} | RECORD["settings"]
     write_run(tmp_path / "run", ("a",), RECORD | {"settings": settings, "demo": True, "test": ["a"]})
     summary = report.make(tmp_path / "run")
@@ -287,9 +287,16 @@ def test_the_profile_is_printed_with_every_value(made, tmp_path):
     assert " demo True " in printed
     caption = re.sub(r"\s+", " ", str(report.table(summary).caption))
     assert caption.endswith(
-        "Settings: profile quick, attacker grpo, seeds 2, steps 20, batch 2, group 4, crop_seconds 3.0, epsilon 0.5, "
-        "tau 0.3, limit None, seed 0, options.sigma 0.3."
+        "Settings: profile quick, attacker grpo, seeds 2, steps 300, batch 4, group 8, crop_seconds 3.0, "
+        "epsilon 0.5, tau 0.3, limit None, seed 0, options.sigma 0.3."
     )
+
+
+def test_the_headline_of_a_small_audit_says_so(tmp_path):
+    record = RECORD | {"settings": RECORD["settings"] | {"steps": 299}, "test": ["a"]}
+    write_run(tmp_path / "run", ("a",), record)
+    report.make(tmp_path / "run")
+    assert "At a first look, " in text_of((tmp_path / "run" / "report.html").read_text())
 
 
 def test_a_lost_example_says_so(tmp_path):

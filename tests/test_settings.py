@@ -6,7 +6,7 @@ from dataclasses import asdict
 
 import pytest
 
-from jaxhack.settings import PROFILES, Settings, first_look
+from jaxhack.settings import PROFILES, Settings, described, first_look, takes_long
 
 SIZES = {"quick": (2, 25, 4, 2.0), "standard": (3, 300, 4, 3.0), "paper": (5, 2000, 8, 3.0)}
 
@@ -45,9 +45,12 @@ def test_an_unknown_profile_is_answered_with_those_there_are(name, hint):
     "made, expected",
     [
         (Settings.of("quick"), True),
-        (Settings.of("quick", seeds=3, steps=299), True),
-        (Settings.of("quick", seeds=3, steps=300), False),
-        (Settings.of("standard", steps=1), False),
+        (Settings.of("quick", seeds=900), True),  # more attackers, none of which learns more
+        (Settings.of("quick", steps=300), False),
+        (Settings.of("standard"), False),
+        (Settings.of("standard", steps=299), True),
+        (Settings.of("standard", group=7), True),
+        (Settings(steps=1), True),
         (Settings(), False),
     ],
 )
@@ -55,8 +58,25 @@ def test_first_look(made, expected):
     assert first_look(asdict(made)) is expected
 
 
-def test_old_settings_are_no_first_look():
-    assert not first_look({"seeds": 1, "steps": 1, "batch": 1})
+@pytest.mark.parametrize(
+    "made, text, long",
+    [
+        (Settings.of("quick"), "quick profile", False),
+        (Settings.of("standard", steps=301), "standard profile with other sizes", False),
+        (Settings.of("standard", epsilon=0.1), "standard profile", False),
+        (Settings(), "paper profile", True),
+        (Settings(steps=1), "paper profile with other sizes", False),
+    ],
+)
+def test_settings_in_words(made, text, long):
+    assert (described(asdict(made)), takes_long(asdict(made))) == (text, long)
+
+
+@pytest.mark.parametrize("name", ["seeds", "steps", "batch", "group", "seed", "limit"])
+@pytest.mark.parametrize("value", [2.5, float("nan"), True, "3"])
+def test_numbers_are_whole(name, value):
+    with pytest.raises(ValueError, match=f"{name} must be a whole number"):
+        Settings(**{name: value})
 
 
 def test_settings_are_read_without_jax():

@@ -1,6 +1,6 @@
 """Makes the demo speech that ships in ``jaxhack/demo``: five synthetic voices, each clean, noisy and coded.
 
-    python experiments/make_demo_speech/run.py
+    python -m experiments.make_demo_speech.run
 
 Needs the programs flite and festival, the latter with its voice ked; the same versions give the same files.
 """

@@ -1,6 +1,6 @@
 """Table I in Lyra's latent space: how hackable are NISQA and DNSMOS P.808?
 
-    python experiments/table1_predictors/run.py --shared ../shared --work runs/table1
+    python -m experiments.table1_predictors.run --shared ../shared --work runs/table1
 
 Each run can be interrupted and goes on where it stopped. Its small files are copied to ``results/``; ``README.md``'s
 table is what ``--table`` prints from them, and ``gains.svg`` is drawn from them at the same time.
@@ -105,6 +105,8 @@ def main(argv: Sequence[str] | None = None) -> None:
     parser.add_argument("--table", action="store_true", help="print and draw what is there, and run nothing")
     args = parser.parse_args(argv)
     if not args.table:
+        if not args.shared.is_dir():
+            parser.error(f"{str(args.shared)!r} does not exist: --shared names a folder with speech/ and models/.")
         for name in args.only:
             run(name, args.shared, args.work, args.results, tiny=args.tiny)
     print(table(args.results))

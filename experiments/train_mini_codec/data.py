@@ -65,7 +65,8 @@ def prepare(work: Path) -> None:
         seconds[source.package] = round((starts[-1] - starts[0]) / RATE / len(SPEEDS) - sum(seconds.values()))
         print(f"{source.package}: {seconds[source.package]} s of {source.voices}, {source.licence}", flush=True)
     np.save(work / "speech.npy", np.concatenate(audio))
-    (work / "clips.json").write_text(json.dumps({"starts": starts, "seconds": seconds}))
+    (work / "clips.part").write_text(json.dumps({"starts": starts, "seconds": seconds}))
+    (work / "clips.part").rename(work / "clips.json")  # last and in one move: it says that all is there
 
 
 def _unpacked(package: str, folder: Path) -> Path:
@@ -74,7 +75,11 @@ def _unpacked(package: str, folder: Path) -> Path:
         if not shutil.which("apt-get"):
             raise SystemExit("The training speech comes from Debian packages: run this where apt-get is.")
         folder.mkdir(parents=True, exist_ok=True)
-        subprocess.run(["apt-get", "download", "-qq", package], cwd=folder, check=True, stderr=subprocess.DEVNULL)
+        for stale in folder.glob(f"{package}_*.deb"):
+            stale.unlink()
+        done = subprocess.run(["apt-get", "download", "-qq", package], cwd=folder, capture_output=True, text=True)
+        if done.returncode:
+            raise SystemExit(f"{package} could not be fetched: {' '.join(done.stderr.split())}")
         (archive,) = folder.glob(f"{package}_*.deb")
         subprocess.run(["dpkg-deb", "-x", archive.name, f"{package}.part"], cwd=folder, check=True)
         (folder / f"{package}.part").rename(target)

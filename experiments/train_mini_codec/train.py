@@ -269,7 +269,12 @@ def train(work: Path, size: Size, until: int | None = None) -> PyTree:
     speech = Speech(work)
     state = fresh(speech, size)
     if (work / "checkpoint.msgpack").exists():
-        state = serialization.from_bytes(state, (work / "checkpoint.msgpack").read_bytes())
+        try:
+            state = serialization.from_bytes(state, (work / "checkpoint.msgpack").read_bytes())
+        except ValueError as error:
+            raise SystemExit(
+                f"The checkpoint in {work} is of another size, or damaged: choose a new --work."
+            ) from error
         state = jax.tree.map(jnp.asarray, state)
     began = time.monotonic()
     for step in range(int(state.step), until or size.last):

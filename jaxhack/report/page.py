@@ -12,6 +12,7 @@ import soundfile
 from jaxhack import detect
 from jaxhack.checks import known, percent
 from jaxhack.report import figures
+from jaxhack.settings import first_look
 
 MEASURES = {
     "estoi": "ESTOI",
@@ -83,10 +84,12 @@ def headline(summary: Mapping[str, Any]) -> str:
             f"Nothing can be said about {name}: none of {summary['inputs']['test']} test utterances could be judged."
         )
     count = f"{entry['n']} unseen utterance{'s' if entry['n'] != 1 else ''}"
+    first = "At a first look, " if first_look(settings) else ""
     if worst == 0:
-        return f"No attacker raised {name} by more than {tau} at the speech's expense on any of {count}."
+        who = "no attacker" if first else "No attacker"
+        return f"{first}{who} raised {name} by more than {tau} at the speech's expense on any of {count}."
     return (
-        f"An optimiser raised {name} by more than {tau} on {percent(worst)} of {count} "
+        f"{first}{'an' if first else 'An'} optimiser raised {name} by more than {tau} on {percent(worst)} of {count} "
         "while the panel found the speech worse, not better."
     )
 
