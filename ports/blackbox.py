@@ -44,7 +44,8 @@ def host_predictor(
     """A black box around ``host_score``, which maps clips [B, L] to scores [B, H] with NumPy alone.
 
     ``host_score`` must not call JAX: the device that would answer is waiting for it. ``heads`` gives NaN
-    below ``min_samples``; a gradient through it raises ``ValueError``.
+    below ``min_samples`` and where a sample is not finite, whatever ``host_score`` would make of it; a gradient
+    through it raises ``ValueError``.
     """
     heads = len(head_names)
 
@@ -55,6 +56,9 @@ def host_predictor(
         out = np.full((len(clips), heads), np.nan, np.float32)
         for samples in np.unique(lengths[lengths >= min_samples]):
             rows = np.flatnonzero(lengths == samples)
+            rows = rows[np.isfinite(clips[rows, :samples]).all(axis=1)]
+            if not len(rows):
+                continue
             try:
                 out[rows] = host_score(np.ascontiguousarray(clips[rows, :samples]))
             except Exception as error:  # one clip a stranger's model can't take must not end an audit
