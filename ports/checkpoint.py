@@ -301,11 +301,8 @@ class _Reader(pickle.Unpickler):
 
     def __init__(self, path: Path, file: io.BytesIO, record: Callable[[str], bytes], max_bytes: int):
         super().__init__(file)
-        self._path, self._record, self._left = (
-            path,
-            record,
-            max_bytes,
-        )  # `record` raises KeyError for what is not there
+        self._path, self._left = path, max_bytes
+        self._record = record  # raises KeyError for what is not there
         self._storages: dict[str, np.ndarray] = {}
         self._globals: dict[tuple[str, str], Any] = {
             ("collections", "OrderedDict"): _OrderedDict,
