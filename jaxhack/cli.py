@@ -254,27 +254,29 @@ def _list_models(folder: str | None) -> None:
 
     from jaxhack import registry, weights
 
-    table = Table()
-    for heading in ("name", "kind", "weights", "size", "licence", "origin", "command"):
-        whole = heading in ("name", "weights", "size")  # what a narrow terminal must not cut
-        table.add_column(heading, no_wrap=whole, overflow="fold")
+    console = Console(width=None if sys.stdout.isatty() else 200)
+    headings = ["name", "kind", "weights", "size", "licence", "origin", "command"]
+    if console.width < 140:
+        headings = headings[:5]
+    table = Table(caption="jaxhack models get NAME fetches what is missing.", caption_justify="left")
+    for heading in headings:
+        table.add_column(heading, no_wrap=heading != "licence", overflow="fold")
     for name in registry.names():
+        kind, row = registry.entry(name).kind, [""] * 4
         try:
             files = registry.weights_of(name)
         except ImportError as error:
-            table.add_row(name, registry.entry(name).kind, f"not installed: {error}", "", "", "", "")
-            continue
-        have = _have(files, folder)
-        table.add_row(
-            name,
-            registry.entry(name).kind,
-            have,
-            f"{sum(weight.size for weight in files) / 1e6:.1f} MB",
-            ", ".join(dict.fromkeys(weights.described_licence(weight.licence) for weight in files)),
-            ", ".join(dict.fromkeys(weight.origin for weight in files)),
-            "" if have == "have" else f"jaxhack models get {name}",
-        )
-    Console(width=None if sys.stdout.isatty() else 200).print(table)
+            have = f"not installed: {error}"
+        else:
+            have = _have(files, folder)
+            row = [
+                f"{sum(weight.size for weight in files) / 1e6:.1f} MB",
+                ", ".join(dict.fromkeys(weights.described_licence(weight.licence) for weight in files)),
+                ", ".join(dict.fromkeys(weight.origin for weight in files)),
+                "" if have == "have" else f"jaxhack models get {name}",
+            ]
+        table.add_row(*[name, kind, have, *row][: len(headings)])
+    console.print(table)
 
 
 def _have(files, folder: str | None) -> str:
