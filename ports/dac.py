@@ -34,6 +34,7 @@ from jax import lax
 from jaxhack.types import Array, Codec
 from ports.checkpoint import read_torch, strict_load
 from ports.conv1d import HIGHEST, conv1d, fold_weight_norm, from_torch, kept, torch_shape, transposed1d, used
+from ports.latents import check_latent, check_stages, check_wav, leaves, straight_through
 
 LICENCE = "MIT"  # of the weights
 ORIGIN = "descript-audio-codec 1.0.0, https://github.com/descriptinc/descript-audio-codec/releases/download/"
@@ -124,8 +125,7 @@ def codec(params: Any, config: Config, weights: Mapping[str, str] | None = None)
 
 def encode(params: Any, wav: Array, *, config: Config) -> Array:
     """``wav [T]`` float32, −1..1 -> latent ``[ceil(T / hop), latent_dim]``; differentiable."""
-    if wav.ndim != 1 or wav.shape[0] == 0 or wav.dtype != jnp.float32:
-        raise ValueError(f"encode takes one waveform [T] of float32, T > 0; got {wav.dtype}{list(wav.shape)}.")
+    check_wav(wav)
     frames = -(-used(wav) // config.hop)
     wav = jnp.pad(wav, (0, -wav.shape[0] % config.hop))
     return jnp.asarray(Encoder(config).apply({"params": params["encoder"]}, wav, frames))
@@ -133,7 +133,7 @@ def encode(params: Any, wav: Array, *, config: Config) -> Array:
 
 def decode(params: Any, z: Array, *, config: Config) -> Array:
     """Latent ``z [N, latent_dim]`` float32 -> waveform ``[N · hop]``, −1..1; differentiable."""
-    _check_latent("decode", z, config)
+    check_latent("decode", z, config.latent_dim)
     wav = jnp.asarray(Decoder(config).apply({"params": params["decoder"]}, z, used(z)))
     return jnp.pad(wav, (0, z.shape[0] * config.hop - wav.shape[0]))
 
@@ -149,15 +149,13 @@ def quantise(params: Any, z: Array, stages: int, *, config: Config) -> Array:
     The gradient passes straight through. Any number of codebooks works, from 1 to ``config.n_codebooks``.
     """
     z_q = kept(_quantise(params, z, stages, config)[1], used(z))
-    # z − z is exactly 0, so the value is z_q to the last bit.
-    return (z - lax.stop_gradient(z)) + lax.stop_gradient(z_q)
+    return straight_through(z, z_q)
 
 
 def _quantise(params: Any, z: Array, stages: int, config: Config) -> tuple[Array, Array]:
     """Codes and sum of the stages; each looks up a projection of what is left, by its direction alone."""
-    _check_latent("quantise", z, config)
-    if not 1 <= stages <= config.n_codebooks:
-        raise ValueError(f"stages is a number from 1 to {config.n_codebooks}; got {stages}.")
+    check_latent("quantise", z, config.latent_dim)
+    check_stages(stages, config.n_codebooks, (config.n_codebooks,))
 
     def stage(carry: tuple[Array, Array], p: Any) -> tuple[tuple[Array, Array], Array]:
         rest, total = carry
@@ -175,13 +173,6 @@ def _quantise(params: Any, z: Array, stages: int, config: Config) -> tuple[Array
 
 def _direction(x: Array) -> Array:
     return x / jnp.maximum(jnp.linalg.norm(x, axis=1, keepdims=True), 1e-12)
-
-
-def _check_latent(caller: str, z: Array, config: Config) -> None:
-    if z.ndim != 2 or z.shape[0] == 0 or z.shape[1] != config.latent_dim or z.dtype != jnp.float32:
-        raise ValueError(
-            f"{caller} takes a latent [N, {config.latent_dim}] of float32, N > 0; got {z.dtype}{list(z.shape)}."
-        )
 
 
 # --- architecture; modules carry the names of the original's, `n` rows of `x` count ---
@@ -329,13 +320,13 @@ def load(path: str | Path, config: Config) -> Any:
         return jnp.asarray(np.stack(parts).reshape(leaf.shape))
 
     layers = shapes(config)
-    return jax.tree.unflatten(jax.tree.structure(layers), [made(*item) for item in _leaves(layers).items()])
+    return jax.tree.unflatten(jax.tree.structure(layers), [made(*item) for item in leaves(layers).items()])
 
 
 def official_names(config: Config) -> dict[str, list[dict[str, tuple[int, ...]]]]:
     """What each of our parameters is made of in the official checkpoint: ``a.b.c`` -> {name: shape} a stage."""
     found: dict[str, list[dict[str, tuple[int, ...]]]] = {}
-    for where, leaf in _leaves(shapes(config)).items():
+    for where, leaf in leaves(shapes(config)).items():
         part, _, rest = where.partition(".")
         if part == "quantiser":
             stages = range(config.n_codebooks)
@@ -370,9 +361,3 @@ def _check_metadata(path: str | Path, metadata: Any, config: Config) -> None:
         found = tuple(found) if isinstance(found, list) else found
         if found is not None and found != value:
             raise ValueError(f"{path} holds a model with {name} {found}; {config.name} has {value}.")
-
-
-def _leaves(tree: Any) -> dict[str, Any]:
-    """``a.b.c`` -> leaf, in the order of the tree."""
-    found = jax.tree_util.tree_leaves_with_path(tree)
-    return {jax.tree_util.keystr(path, simple=True, separator="."): leaf for path, leaf in found}

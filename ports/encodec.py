@@ -36,6 +36,7 @@ from jax import lax
 from jaxhack.types import Array, Codec
 from ports.checkpoint import read_torch, strict_load
 from ports.conv1d import conv1d, fold_weight_norm, from_torch, kept, torch_shape, transposed1d, used
+from ports.latents import check_latent, check_stages, check_wav, leaves, straight_through
 from ports.lstm import lstm
 
 LICENCE = "CC-BY-NC-4.0"  # of the weights
@@ -101,7 +102,7 @@ def codec(params: Any, config: Config, weights: Mapping[str, str] | None = None)
         name=config.name,
         sample_rate=config.sample_rate,
         hop=config.hop,
-        channels=config.dimension + (not config.causal),
+        channels=_channels(config),
         params=params,
         encode=functools.partial(encode, config=config),
         decode=functools.partial(decode, config=config),
@@ -114,8 +115,7 @@ def codec(params: Any, config: Config, weights: Mapping[str, str] | None = None)
 
 def encode(params: Any, wav: Array, *, config: Config = ENCODEC_24KHZ) -> Array:
     """``wav [T]`` float32, −1..1 -> latent ``[ceil(T / 320), 128]``, 48 kHz: 129; differentiable."""
-    if wav.ndim != 1 or wav.shape[0] == 0 or wav.dtype != jnp.float32:
-        raise ValueError(f"encode takes one waveform [T] of float32, T > 0; got {wav.dtype}{list(wav.shape)}.")
+    check_wav(wav)
     frames = -(-wav.shape[0] // config.hop)
     if config.causal:
         wav = jnp.pad(wav, (0, max(frames, EDGE) * config.hop - wav.shape[0]))
@@ -128,7 +128,7 @@ def encode(params: Any, wav: Array, *, config: Config = ENCODEC_24KHZ) -> Array:
 
 def decode(params: Any, z: Array, *, config: Config = ENCODEC_24KHZ) -> Array:
     """Latent ``z [N, 128]``, 48 kHz: 129, float32 -> waveform ``[N · 320]``, not clipped; differentiable."""
-    _check_latent("decode", z, config)
+    check_latent("decode", z, _channels(config))
     frames = z.shape[0]
     if config.causal:
         z = jnp.pad(z, ((0, max(EDGE - frames, 0)), (0, 0)))
@@ -150,15 +150,18 @@ def quantise(params: Any, z: Array, stages: int, *, config: Config = ENCODEC_24K
     z_q = _quantise(params, z, stages, config)[1]
     if not config.causal:
         z_q = kept(jnp.concatenate([z_q, z[:, config.dimension :]], axis=1), used(z))
-    # z − z is exactly 0, so the value is z_q to the last bit.
-    return (z - lax.stop_gradient(z)) + lax.stop_gradient(z_q)
+    return straight_through(z, z_q)
+
+
+def _channels(config: Config) -> int:
+    """Of the latent; the model that is not causal has the loudness too."""
+    return config.dimension + (not config.causal)
 
 
 def _quantise(params: Any, z: Array, stages: int, config: Config) -> tuple[Array, Array]:
-    _check_latent("quantise", z, config)
+    check_latent("quantise", z, _channels(config))
     books = params["codebooks"]
-    if not 1 <= stages <= books.shape[0]:
-        raise ValueError(f"stages is a number from 1 to {books.shape[0]} (published: {config.stages}); got {stages}.")
+    check_stages(stages, books.shape[0], config.stages)
     z = z[:, : config.dimension]
 
     def stage(carry: tuple[Array, Array], book: Array) -> tuple[tuple[Array, Array], Array]:
@@ -169,12 +172,6 @@ def _quantise(params: Any, z: Array, stages: int, config: Config) -> tuple[Array
 
     (_, z_q), index = lax.scan(stage, (z, jnp.zeros_like(z)), books[:stages])
     return index.T, z_q
-
-
-def _check_latent(caller: str, z: Array, config: Config) -> None:
-    channels = config.dimension + (not config.causal)
-    if z.ndim != 2 or z.shape[0] == 0 or z.shape[1] != channels or z.dtype != jnp.float32:
-        raise ValueError(f"{caller} takes a latent [N, {channels}] of float32, N > 0; got {z.dtype}{list(z.shape)}.")
 
 
 # --- seconds coded apart, 48 kHz ---
@@ -413,12 +410,12 @@ def load(path: str | Path, config: Config) -> Any:
         return jnp.asarray(from_torch(weight, "convtr" in where) if where.endswith(".kernel") else weight)
 
     layers = shapes(config)
-    return jax.tree.unflatten(jax.tree.structure(layers), [made(where) for where in _leaves(layers)])
+    return jax.tree.unflatten(jax.tree.structure(layers), [made(where) for where in leaves(layers)])
 
 
 def official_names(config: Config) -> dict[str, dict[str, tuple[int, ...]]]:
     """What each of our parameters is made of in the official checkpoint: ``a.b.c`` -> {name: shape}."""
-    sources = {where: _sources(where, leaf.shape, config) for where, leaf in _leaves(shapes(config)).items()}
+    sources = {where: _sources(where, leaf.shape, config) for where, leaf in leaves(shapes(config)).items()}
     book = (config.entries, config.dimension)
     stages = range(max(config.stages))
     return sources | {"codebooks": {f"quantizer.vq.layers.{i}._codebook.embed": book for i in stages}}
@@ -436,9 +433,3 @@ def _sources(where: str, shape: tuple[int, ...], config: Config) -> dict[str, tu
     if not config.causal:
         return {f"{scope}.{kind}.weight": weight}
     return {f"{scope}.{kind}.weight_g": (weight[0], 1, 1), f"{scope}.{kind}.weight_v": weight}
-
-
-def _leaves(tree: Any) -> dict[str, Any]:
-    """``a.b.c`` -> leaf, in the order of the tree."""
-    found = jax.tree_util.tree_leaves_with_path(tree)
-    return {jax.tree_util.keystr(path, simple=True, separator="."): leaf for path, leaf in found}

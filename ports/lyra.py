@@ -26,6 +26,7 @@ import numpy as np
 from jax import lax
 
 from jaxhack.types import Array, Codec, Weight
+from ports.latents import check_latent, check_stages, check_wav, straight_through
 from ports.tflite_weights import Operator, read_tflite
 
 HOP = 320  # samples
@@ -94,14 +95,13 @@ def lyra(paths: Mapping[str, Path]) -> Codec:
 
 def encode(params: Any, wav: Array) -> Array:
     """``wav [T]`` float32, −1..1, 16 kHz -> latent ``[ceil(T / 320), 64]``; differentiable."""
-    if wav.ndim != 1 or wav.shape[0] == 0 or wav.dtype != jnp.float32:
-        raise ValueError(f"encode takes one waveform [T] of float32, T > 0; got {wav.dtype}{list(wav.shape)}.")
+    check_wav(wav)
     return jnp.asarray(Encoder().apply({"params": params["encoder"]}, jnp.pad(wav, (0, -wav.shape[0] % HOP))))
 
 
 def decode(params: Any, z: Array) -> Array:
     """Latent ``z [N, 64]`` float32 -> waveform ``[N · 320]``, not clipped; differentiable."""
-    _check_latent("decode", z)
+    check_latent("decode", z, CHANNELS)
     return jnp.asarray(Decoder().apply({"params": params["decoder"]}, z))
 
 
@@ -116,15 +116,13 @@ def quantise(params: Any, z: Array, stages: int) -> Array:
     The gradient passes straight through. ``stages`` is 16, 30 or 46 in Lyra; any number from 1 to 46 works.
     """
     z_q = _quantise(params, z, stages)[1]
-    # z − z is exactly 0, so the value is z_q to the last bit.
-    return (z - lax.stop_gradient(z)) + lax.stop_gradient(z_q)
+    return straight_through(z, z_q)
 
 
 def _quantise(params: Any, z: Array, stages: int) -> tuple[Array, Array]:
-    _check_latent("quantise", z)
+    check_latent("quantise", z, CHANNELS)
     books = params["codebooks"]
-    if not 1 <= stages <= books.shape[0]:
-        raise ValueError(f"stages is a number from 1 to {books.shape[0]} (Lyra uses {STAGES}); got {stages}.")
+    check_stages(stages, books.shape[0], STAGES)
 
     def stage(carry: tuple[Array, Array], book: Array) -> tuple[tuple[Array, Array], Array]:
         rest, total = carry
@@ -136,11 +134,6 @@ def _quantise(params: Any, z: Array, stages: int) -> tuple[Array, Array]:
 
     (_, z_q), index = lax.scan(stage, (z, jnp.zeros_like(z)), books[:stages])
     return index.T, z_q
-
-
-def _check_latent(caller: str, z: Array) -> None:
-    if z.ndim != 2 or z.shape[0] == 0 or z.shape[1] != CHANNELS or z.dtype != jnp.float32:
-        raise ValueError(f"{caller} takes a latent [N, 64] of float32, N > 0; got {z.dtype}{list(z.shape)}.")
 
 
 # --- architecture; modules carry the names of the original's layers ---

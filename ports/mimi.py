@@ -37,6 +37,7 @@ from jax import lax
 from jaxhack.types import Array, Codec
 from ports.checkpoint import read_safetensors, strict_load
 from ports.conv1d import HIGHEST, conv1d, from_torch, torch_shape, transposed1d
+from ports.latents import check_latent, check_stages, check_wav, leaves, straight_through
 from ports.transformer import stack
 
 LICENCE = "CC-BY-4.0"  # of the weights
@@ -118,8 +119,7 @@ def encode(params: Any, wav: Array, *, config: Config = MIMI) -> Array:
 
     Channels 0..255 are the semantic projection, the others the acoustic one.
     """
-    if wav.ndim != 1 or wav.shape[0] == 0 or wav.dtype != jnp.float32:
-        raise ValueError(f"encode takes one waveform [T] of float32, T > 0; got {wav.dtype}{list(wav.shape)}.")
+    check_wav(wav)
     wav = jnp.pad(wav, (0, -wav.shape[0] % config.hop))
     x = jnp.asarray(Encoder(config).apply({"params": params["encoder"]}, wav))
     return jnp.concatenate([conv1d(x, params["quantizer"][part]["input_proj"]["kernel"]) for part in _PARTS], axis=1)
@@ -127,7 +127,7 @@ def encode(params: Any, wav: Array, *, config: Config = MIMI) -> Array:
 
 def decode(params: Any, z: Array, *, config: Config = MIMI) -> Array:
     """Latent ``z [N, 512]`` float32 -> waveform ``[N · 1920]``, not clipped; differentiable."""
-    _check_latent("decode", z, config)
+    check_latent("decode", z, 2 * config.codebook_dimension)
     return jnp.asarray(Decoder(config).apply({"params": params["decoder"]}, combined(params, z)))
 
 
@@ -150,16 +150,12 @@ def quantise(params: Any, z: Array, stages: int, *, config: Config = MIMI) -> Ar
     through. Any number of codebooks works, from 1 to 32.
     """
     z_q = _quantise(params, z, stages, config)[1]
-    # z − z is exactly 0, so the value is z_q to the last bit.
-    return (z - lax.stop_gradient(z)) + lax.stop_gradient(z_q)
+    return straight_through(z, z_q)
 
 
 def _quantise(params: Any, z: Array, stages: int, config: Config) -> tuple[Array, Array]:
-    _check_latent("quantise", z, config)
-    if not 1 <= stages <= config.codebooks:
-        raise ValueError(
-            f"stages is a number from 1 to {config.codebooks} (published: {config.stages}); got {stages}."
-        )
+    check_latent("quantise", z, 2 * config.codebook_dimension)
+    check_stages(stages, config.codebooks, config.stages)
 
     def stage(carry: tuple[Array, Array], book: Array) -> tuple[tuple[Array, Array], Array]:
         rest, total = carry
@@ -174,12 +170,6 @@ def _quantise(params: Any, z: Array, stages: int, config: Config) -> tuple[Array
         found.append((index.T, total))
     index, z_q = (jnp.concatenate(x, axis=1) for x in zip(*found, strict=True))
     return index, z_q
-
-
-def _check_latent(caller: str, z: Array, config: Config) -> None:
-    channels = 2 * config.codebook_dimension
-    if z.ndim != 2 or z.shape[0] == 0 or z.shape[1] != channels or z.dtype != jnp.float32:
-        raise ValueError(f"{caller} takes a latent [N, {channels}] of float32, N > 0; got {z.dtype}{list(z.shape)}.")
 
 
 # --- architecture; modules carry the names of the original's ---
@@ -338,7 +328,7 @@ def load(path: str | Path, config: Config = MIMI) -> Any:
         return jnp.asarray(np.stack(parts).reshape(leaf.shape))
 
     layers = shapes(config)
-    return jax.tree.unflatten(jax.tree.structure(layers), [made(*item) for item in _leaves(layers).items()])
+    return jax.tree.unflatten(jax.tree.structure(layers), [made(*item) for item in leaves(layers).items()])
 
 
 def _made(where: str, found: list[np.ndarray]) -> np.ndarray:
@@ -355,7 +345,7 @@ def _made(where: str, found: list[np.ndarray]) -> np.ndarray:
 
 def official_names(config: Config = MIMI) -> dict[str, list[dict[str, tuple[int, ...]]]]:
     """What each of our parameters is made of in the official file: ``a.b.c`` -> {name: shape} a layer or stage."""
-    return {where: _sources(where.partition(".")[2], leaf.shape) for where, leaf in _leaves(shapes(config)).items()}
+    return {where: _sources(where.partition(".")[2], leaf.shape) for where, leaf in leaves(shapes(config)).items()}
 
 
 def _sources(where: str, shape: tuple[int, ...]) -> list[dict[str, tuple[int, ...]]]:
@@ -373,9 +363,3 @@ def _sources(where: str, shape: tuple[int, ...]) -> list[dict[str, tuple[int, ..
         return [{where: shape}]
     scope = f"quantizer.{scope}" if scope.endswith("_proj") else scope
     return [{f"{scope}.weight": torch_shape(shape, transposed=name == "transposed_kernel")}]
-
-
-def _leaves(tree: Any) -> dict[str, Any]:
-    """``a.b.c`` -> leaf, in the order of the tree."""
-    found = jax.tree_util.tree_leaves_with_path(tree)
-    return {jax.tree_util.keystr(path, simple=True, separator="."): leaf for path, leaf in found}

@@ -28,6 +28,7 @@ from flax import serialization
 from jax import lax
 
 from jaxhack.types import Array, Codec, Weight
+from ports.latents import check_latent, check_stages, check_wav, leaves, straight_through
 
 HOP = 320  # samples a frame, 20 ms
 WINDOW = 640  # samples, of MDCT and of the short-time Fourier transforms
@@ -92,14 +93,13 @@ def codec(params: Any, weights: Mapping[str, str] | None = None) -> Codec:
 
 def encode(params: Any, wav: Array) -> Array:
     """``wav [T]`` float32, −1..1, 16 kHz -> latent ``[ceil(T / 320), 64]``; differentiable."""
-    if wav.ndim != 1 or wav.shape[0] == 0 or wav.dtype != jnp.float32:
-        raise ValueError(f"encode takes one waveform [T] of float32, T > 0; got {wav.dtype}{list(wav.shape)}.")
+    check_wav(wav)
     return jnp.asarray(Encoder().apply({"params": params["encoder"]}, jnp.pad(wav, (0, -wav.shape[0] % HOP))))
 
 
 def decode(params: Any, z: Array) -> Array:
     """Latent ``z [N, 64]`` float32 -> waveform ``[N · 320]``, not clipped; differentiable."""
-    _check_latent("decode", z)
+    check_latent("decode", z, CHANNELS)
     return jnp.asarray(Decoder().apply({"params": params["decoder"]}, z))
 
 
@@ -108,12 +108,10 @@ def quantise(params: Any, z: Array, stages: int) -> Array:
 
     The gradient passes straight through. `stages` is 16, 32 or 64 as published; any number from 1 to 64 works.
     """
-    _check_latent("quantise", z)
+    check_latent("quantise", z, CHANNELS)
     books = params["codebooks"]
-    if not 1 <= stages <= books.shape[0]:
-        raise ValueError(f"stages is a number from 1 to {books.shape[0]} (published: {STAGES}); got {stages}.")
-    # z − z is exactly 0, so the value is the last bit's too.
-    return (z - lax.stop_gradient(z)) + lax.stop_gradient(quantised(books, z)[stages - 1])
+    check_stages(stages, books.shape[0], STAGES)
+    return straight_through(z, quantised(books, z)[stages - 1])
 
 
 def quantised(books: Array, z: Array) -> Array:
@@ -125,11 +123,6 @@ def quantised(books: Array, z: Array) -> Array:
         return total, total
 
     return lax.scan(stage, jnp.zeros_like(z), books)[1]
-
-
-def _check_latent(caller: str, z: Array) -> None:
-    if z.ndim != 2 or z.shape[0] == 0 or z.shape[1] != CHANNELS or z.dtype != jnp.float32:
-        raise ValueError(f"{caller} takes a latent [N, {CHANNELS}] of float32, N > 0; got {z.dtype}{list(z.shape)}.")
 
 
 # --- transforms ---
@@ -266,10 +259,10 @@ def unpack(path: Path) -> Any:
     """
     try:
         tree = serialization.msgpack_restore(path.read_bytes())
-        loaded = _leaves(tree)
+        loaded = leaves(tree)
     except Exception as error:  # whatever a damaged file provokes in the reader
         raise ValueError(f"{path} is not a weight file of mini ({type(error).__name__}): get it anew.") from error
-    expected = _leaves(shapes())
+    expected = leaves(shapes())
     wrong = [f"{name} {list(expected[name].shape)} is missing" for name in expected if name not in loaded]
     wrong += [f"{name} is left over" for name in loaded if name not in expected]
     for name in expected.keys() & loaded.keys():
@@ -286,9 +279,3 @@ def unpack(path: Path) -> Any:
     if str(jax.tree.structure(tree)) != str(jax.tree.structure(shapes())):
         raise ValueError(f"{path} does not hold the expected weights of mini: its tensors are nested in another way.")
     return jax.tree.map(lambda leaf: jnp.asarray(leaf, jnp.float32), tree)
-
-
-def _leaves(tree: Any) -> dict[str, Any]:
-    """``a.b.c`` -> leaf."""
-    found = jax.tree_util.tree_leaves_with_path(tree)
-    return {jax.tree_util.keystr(path, simple=True, separator="."): leaf for path, leaf in found}
