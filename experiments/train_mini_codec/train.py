@@ -73,7 +73,7 @@ def magnitude(spectrum: Array) -> Array:
 
 def reconstruction(y: Array, x: Array) -> Array:
     """How far a waveform ``[T]`` is from another: mel, magnitude, low-frequency phase, samples."""
-    loss = 0.1 * 10 * jnp.mean(jnp.abs(y - x))
+    loss = jnp.mean(jnp.abs(y - x))
     for window, hop, mels in ((2048, 512, 128), (1024, 256, 80), (512, 128, 40), (256, 64, 20)):
         bank = librosa.filters.mel(sr=RATE, n_fft=window, n_mels=mels).T.astype(np.float32)
         a, b = spectrum(y, window, hop), spectrum(x, window, hop)
@@ -288,6 +288,8 @@ def train(work: Path, size: Size, until: int | None = None) -> PyTree:
             line = {"step": step + 1, "seconds": round(time.monotonic() - began, 1)}
             line |= {name: round(float(value), 4) for name, value in metrics.items()}
             print(json.dumps(line), flush=True)
+            if not all(np.isfinite(value) for value in line.values()):
+                raise SystemExit(f"The training diverged before step {step + 1}; the last checkpoint is kept.")
             _replace(work / "mini.msgpack", mini.pack(state.averaged))
             _replace(work / "checkpoint.msgpack", serialization.to_bytes(state))
     return state.averaged
