@@ -14,6 +14,7 @@ import pytest
 import torch
 from parity import differing, relative
 from test_contracts import test_codec as keeps_the_contract
+from toys import bursts
 
 from ports import dac as port
 
@@ -75,14 +76,6 @@ def jitted(function, config, **static):
     return jax.jit(functools.partial(function, config=config, **static))
 
 
-def speech(samples, seed=0):
-    """Noise with a slow envelope."""
-    random = np.random.default_rng(seed)
-    knots = random.normal(size=samples // 400 + 2)
-    envelope = np.abs(np.interp(np.arange(samples), 400 * np.arange(len(knots)), knots))
-    return (0.1 * envelope * random.normal(size=samples)).astype(np.float32)
-
-
 @torch.no_grad()
 def reference(model, wav):
     """Latent [N, C], and what the original decodes of it [T]."""
@@ -94,7 +87,7 @@ def reference(model, wav):
 def test_it_is_the_original_wherever_the_signal_ends(pair, frames, parity):
     """Padded with zeros all of them, so that one compiled program serves."""
     config, model, params = pair
-    wav = speech(int(frames * config.hop))
+    wav = bursts(int(frames * config.hop))
     z, out = reference(model, wav)
     padded = jitted(port.encode, config)(params, np.pad(wav, (0, LONG * config.hop - len(wav))))
     parity("dac", "latent, small", relative(padded[: len(z)], z), 1e-5, "relative")
@@ -107,7 +100,7 @@ def test_it_is_the_original_wherever_the_signal_ends(pair, frames, parity):
 
 def test_quantiser(pair, parity):
     config, model, params = pair
-    z, _ = reference(model, speech(LONG * config.hop))
+    z, _ = reference(model, bursts(LONG * config.hop))
     z /= z.std()
     with torch.no_grad():
         summed, codes, *_ = model.quantizer(torch.tensor(z.T[None]))

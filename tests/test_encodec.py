@@ -14,6 +14,7 @@ import pytest
 import torch
 from parity import differing, largest, relative
 from test_contracts import test_codec as keeps_the_contract
+from toys import bursts
 
 from ports import encodec as port
 
@@ -91,14 +92,6 @@ def jitted(function, config, **static):
     return jax.jit(functools.partial(function, config=config, **static))
 
 
-def speech(samples, seed=0):
-    """Noise with a slow envelope."""
-    random = np.random.default_rng(seed)
-    knots = random.normal(size=samples // 400 + 2)
-    envelope = np.abs(np.interp(np.arange(samples), 400 * np.arange(len(knots)), knots))
-    return (0.1 * envelope * random.normal(size=samples)).astype(np.float32)
-
-
 @torch.no_grad()
 def reference(model, wav):
     """Latent with loudness [N, C], and what the original decodes of it [T], of one mono segment."""
@@ -114,7 +107,7 @@ def reference(model, wav):
 
 def test_the_causal_model_is_the_original(causal, parity):
     model, params = causal
-    wav = speech(40 * HOP)
+    wav = bursts(40 * HOP)
     z, out = reference(model, wav)
     for stage, run, given, expected in (("latent", port.encode, wav, z), ("audio", port.decode, z, out)):
         error = relative(jitted(run, CAUSAL)(params, given), expected)
@@ -123,7 +116,7 @@ def test_the_causal_model_is_the_original(causal, parity):
 
 def test_codes_at_each_bandwidth_are_the_original_s(causal, parity):
     model, params = causal
-    z, _ = reference(model, speech(40 * HOP))
+    z, _ = reference(model, bursts(40 * HOP))
     z /= z.std()
     ours = jitted(port.codes, CAUSAL, stages=32)(params, z)  # those of fewer codebooks come first
     for stages in CAUSAL.stages:
@@ -144,7 +137,7 @@ def test_codes_at_each_bandwidth_are_the_original_s(causal, parity):
 def test_the_non_causal_model_is_the_original_wherever_the_signal_ends(stereo, samples, parity):
     """Padded with zeros all of them, so that one compiled program serves."""
     model, params = stereo
-    wav = speech(samples)
+    wav = bursts(samples)
     z, out = reference(model, wav)
     padded = jitted(port.encode, STEREO)(params, np.pad(wav, (0, LONG * HOP - samples)))
     parity("encodec, 48 kHz", "latent, small", relative(padded[: len(z)], z), 1e-4, "relative")
@@ -156,7 +149,7 @@ def test_the_non_causal_model_is_the_original_wherever_the_signal_ends(stereo, s
 
 def test_segments_are_coded_apart(stereo, parity):
     model, params = stereo
-    wav = speech(LONG * HOP - 7)
+    wav = bursts(LONG * HOP - 7)
     parts = [reference(model, wav[: 50 * HOP]), reference(model, wav[50 * HOP :])]
     z = jitted(port.encode, STEREO)(params, np.pad(wav, (0, 7)))
     latent, audio = (np.concatenate([part[i] for part in parts]) for i in range(2))
@@ -170,7 +163,7 @@ def test_segments_are_coded_apart(stereo, parity):
 def test_official_codes_of_a_second(official, stereo, parity):
     """The whole chain of the original's public interface: normalised, encoded, quantised, decoded."""
     model, params = stereo
-    wav = speech(40 * HOP)
+    wav = bursts(40 * HOP)
     model.bandwidth = None
     with torch.no_grad():
         ((theirs, scale),) = model.encode(torch.tensor(wav).expand(2, -1)[None])
@@ -190,13 +183,13 @@ def test_the_causal_model_does_not_look_ahead(causal):
     """Frames are those of any longer signal, padded or not, but for the first six, which see up to the seventh."""
     _, params = causal
     encode, decode = jitted(port.encode, CAUSAL), jitted(port.decode, CAUSAL)
-    wav = speech(40 * HOP)
+    wav = bursts(40 * HOP)
     z = encode(params, wav)
     for other in (wav[: 20 * HOP], np.pad(wav[: 20 * HOP], (0, 20 * HOP))):
         np.testing.assert_allclose(encode(params, other)[:20], z[:20], atol=1e-5)
     out = decode(params, z)
     np.testing.assert_allclose(decode(params, z.at[20:].set(1.0))[: 20 * HOP], out[: 20 * HOP], atol=1e-5)
-    short = speech(100)
+    short = bursts(100)
     padded = encode(params, np.pad(short, (0, 20 * HOP - 100)))
     np.testing.assert_allclose(encode(params, short), padded[:1], atol=1e-5)
 

@@ -13,6 +13,7 @@ import pytest
 import torch
 from parity import differing, relative
 from test_contracts import test_codec as keeps_the_contract
+from toys import bursts
 
 from ports import mimi as port
 
@@ -93,19 +94,11 @@ def jitted(function, **static):
     return jax.jit(functools.partial(function, config=CONFIG, **static))
 
 
-def speech(samples, seed=0):
-    """Noise with a slow envelope."""
-    random = np.random.default_rng(seed)
-    knots = random.normal(size=samples // 400 + 2)
-    envelope = np.abs(np.interp(np.arange(samples), 400 * np.arange(len(knots)), knots))
-    return (0.1 * envelope * random.normal(size=samples)).astype(np.float32)
-
-
 @pytest.fixture(scope="module")
 def reference(model):
     """What the original makes of a clip at each stage, rows first; from ``embedding`` on, spread over more codes."""
     with torch.no_grad():
-        encoded = model.encoder(torch.tensor(speech(FRAMES * HOP))[None, None]).latents
+        encoded = model.encoder(torch.tensor(bursts(FRAMES * HOP))[None, None]).latents
         embedding = 4 * (encoded - encoded.mean(2, keepdim=True))
         codes = model.quantizer.encode(embedding).transpose(0, 1)
         return {
@@ -125,7 +118,7 @@ def projected(model, x):
 
 
 def test_the_latent_is_the_original_s(params, reference, parity):
-    wav = speech(FRAMES * HOP)
+    wav = bursts(FRAMES * HOP)
 
     @jax.jit
     def run(params, wav):
@@ -163,14 +156,14 @@ def test_fewer_codebooks(model, params, reference, stages, parity):
 
 def test_the_model_does_not_look_ahead(params, reference):
     encode, decode = jitted(port.encode), jitted(port.decode)
-    wav = speech(FRAMES * HOP)
+    wav = bursts(FRAMES * HOP)
     half = FRAMES // 2 * HOP
     z = encode(params, wav)
     cut = encode(params, np.pad(wav[:half], (0, half)))
     np.testing.assert_allclose(cut[: FRAMES // 2], z[: FRAMES // 2], atol=1e-5)
     out = decode(params, z)
     np.testing.assert_allclose(decode(params, z.at[FRAMES // 2 :].set(1.0))[:half], out[:half], atol=1e-5)
-    short = speech(HOP + 1)
+    short = bursts(HOP + 1)
     padded = np.pad(short, (0, FRAMES * HOP - len(short)))
     np.testing.assert_allclose(encode(params, short), encode(params, padded)[:2], atol=1e-5)
 

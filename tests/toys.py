@@ -67,3 +67,11 @@ def listed(paths: dict) -> Predictor:
 def listed_codec(paths: dict) -> Codec:
     """As an entry of the registry makes it."""
     return codec()
+
+
+def bursts(samples: int, seed: int = 0) -> np.ndarray:
+    """Noise with a slow envelope, in which every band and every level occurs."""
+    random = np.random.default_rng(seed)
+    knots = random.normal(size=samples // 400 + 2)
+    envelope = np.abs(np.interp(np.arange(samples), 400 * np.arange(len(knots)), knots))
+    return (0.1 * envelope * random.normal(size=samples)).astype(np.float32)
