@@ -111,7 +111,7 @@ def quantise(params: Any, z: Array, stages: int) -> Array:
     check_latent("quantise", z, CHANNELS)
     books = params["codebooks"]
     check_stages(stages, books.shape[0], STAGES)
-    return straight_through(z, quantised(books, z)[stages - 1])
+    return straight_through(z, quantised(books[:stages], z)[-1])
 
 
 def quantised(books: Array, z: Array) -> Array:

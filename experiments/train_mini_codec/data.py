@@ -119,7 +119,6 @@ class Speech:
 
     def __init__(self, work: Path):
         self.samples = np.load(work / "speech.npy", mmap_mode="r")
-        self.starts = np.array(json.loads((work / "clips.json").read_text())["starts"])
 
     def batch(self, rng: np.random.Generator, size: int, samples: int) -> np.ndarray:
         """Augmented crops ``[size, samples]`` float32: mixtures, noise, filters, gain, pauses."""

@@ -84,14 +84,14 @@ def headline(summary: Mapping[str, Any]) -> str:
             f"Nothing can be said about {name}: none of {summary['inputs']['test']} test utterances could be judged."
         )
     count = f"{entry['n']} unseen utterance{'s' if entry['n'] != 1 else ''}"
-    first = "At a first look, " if first_look(settings) else ""
     if worst == 0:
-        who = "no attacker" if first else "No attacker"
-        return f"{first}{who} raised {name} by more than {tau} at the speech's expense on any of {count}."
-    return (
-        f"{first}{'an' if first else 'An'} optimiser raised {name} by more than {tau} on {percent(worst)} of {count} "
-        "while the panel found the speech worse, not better."
-    )
+        sentence = f"No attacker raised {name} by more than {tau} at the speech's expense on any of {count}."
+    else:
+        sentence = (
+            f"An optimiser raised {name} by more than {tau} on {percent(worst)} of {count} "
+            "while the panel found the speech worse, not better."
+        )
+    return f"At a first look, {sentence[0].lower()}{sentence[1:]}" if first_look(settings) else sentence
 
 
 def blocks(summary: Mapping[str, Any]) -> list[list[Entry]]:
