@@ -60,7 +60,7 @@ class Job(NamedTuple):
 
 def prepare(predictor: Predictor, codec: Codec, wavs: np.ndarray, size: Size) -> Job:
     """Encodes ``wavs [n, T]`` as training does; the predictor must take the codec's rate."""
-    setup = Setup(predictor, codec, (), Settings(batch=size.batch, group=size.group), 0)
+    setup = Setup(predictor, codec, codec.sample_rate, (), Settings(batch=size.batch, group=size.group), 1)
     batches = partial(crops.batches, wavs, wavs.shape[1], batch=len(wavs))
     weights = Weights(codec.params, predictor.params, latent_statistics(codec, batches()))
     encode = jax.jit(lambda w, wav, length: mapped(setup.space(w).encode)(wav, length))

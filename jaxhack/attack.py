@@ -1,5 +1,6 @@
 """Attacks utterances with trained attackers and judges every output."""
 
+import math
 from collections.abc import Callable, Sequence
 from functools import partial
 from typing import NamedTuple
@@ -7,13 +8,12 @@ from typing import NamedTuple
 import jax
 import jax.numpy as jnp
 
-from jaxhack import attackers
+from jaxhack import attackers, spaces
 from jaxhack.measures.panel import evaluate
 from jaxhack.objective import heard, listener, objective
 from jaxhack.parallel import mapped
 from jaxhack.settings import Settings
-from jaxhack.spaces import Statistics, latent
-from jaxhack.types import Array, Attacker, Codec, Measure, Predictor, PyTree, Space
+from jaxhack.types import Array, Attacker, Codec, Measure, Point, Predictor, PyTree, Queries, Space
 
 
 class Weights(NamedTuple):
@@ -21,32 +21,54 @@ class Weights(NamedTuple):
 
     codec: PyTree
     predictor: PyTree
-    statistics: Statistics
+    statistics: spaces.Statistics | None  # of the codec's latent; None: each utterance's own, or no codec
 
 
 class Setup(NamedTuple):
     """What is attacked, through what, and how; no arrays that matter to a compiled program."""
 
     predictor: Predictor
-    codec: Codec
+    codec: Codec | None  # of the spaces that have one
+    sample_rate: int  # Hz, of the space
     panel: Sequence[Measure]
     settings: Settings
-    queries: int  # forward scores per test utterance, equal for trained attackers and the best of n
+    test: int  # utterances over which an attacker's training is shared out, in counts of queries
+
+    @property
+    def trained(self) -> bool:
+        """Whether attackers learn before they meet the test set."""
+        return attackers.KINDS[self.settings.attacker].trained
 
     def space(self, weights: Weights) -> Space:
-        """The latent space with these weights."""
+        """The space with these weights."""
+        s = self.settings
+        kind = spaces.KINDS[s.space]
+        if self.codec is None:
+            return kind.make(self.sample_rate, epsilon=s.epsilon)
         codec = self.codec._replace(params=weights.codec)
-        return latent(codec, epsilon=self.settings.epsilon, statistics=weights.statistics)
+        return kind.make(codec, epsilon=s.epsilon, statistics=weights.statistics)
 
     def attacker(self, weights: Weights) -> Attacker:
-        """The attacker to train."""
+        """The attacker, to be trained where it is of that kind."""
         s = self.settings
-        return attackers.TRAINABLE[s.attacker](self._objective(weights), batch=s.batch, group=s.group, **s.options)
+        sizes = {"batch": s.batch, "group": s.group} if self.trained else {}
+        return attackers.KINDS[s.attacker].make(self._objective(weights), **sizes, **s.options)
 
     def baselines(self, weights: Weights) -> tuple[Attacker, Attacker]:
-        """A blind random direction, and the best of as many as the trained attackers asked for."""
-        target = self._objective(weights)
-        return attackers.random(target), attackers.random(target, draws=self.queries)
+        """A blind random action, and the best of as many as the attackers asked for."""
+        target, asked = self._objective(weights), self.queries()
+        return attackers.random(target), attackers.random(target, draws=max(1, asked.scores + asked.gradients))
+
+    def queries(self) -> Queries:
+        """What one attacker asks of the predictor for a test utterance, that one's share of the training included."""
+        made = self.attacker(self.untrained())
+        steps = self.settings.steps if self.trained else 0
+        shares = (math.ceil(steps * number / self.test) for number in made.per_step)
+        return Queries(*(a + b for a, b in zip(shares, made.per_act, strict=True)))
+
+    def untrained(self) -> Weights:
+        """The weights of codec and predictor, without statistics."""
+        return Weights(None if self.codec is None else self.codec.params, self.predictor.params, None)
 
     def _objective(self, weights: Weights):
         return objective(self.predictor._replace(params=weights.predictor), self.space(weights))
@@ -58,7 +80,7 @@ class Arm(NamedTuple):
     attacker: str
     seed: int
     baseline: bool
-    queries: int  # forward scores per utterance, the training's share included
+    queries: Queries  # per utterance, the training's share included
 
 
 class Signals(NamedTuple):
@@ -81,33 +103,43 @@ class Judged(NamedTuple):
 
 
 def arms(setup: Setup) -> list[Arm]:
-    """The trained attackers, then the two random baselines, in the order of their rows."""
-    s = setup.settings
-    trained = [Arm(s.attacker, i, False, setup.queries) for i in range(s.seeds)]
-    return [*trained, Arm("random", 0, True, 0), Arm("random_best", 0, True, setup.queries)]
+    """The attackers, then the two random baselines, in the order of their rows."""
+    s, asked = setup.settings, setup.queries()
+    mine = [Arm(s.attacker, i, False, asked) for i in range(s.seeds)]
+    alone, best = (baseline.per_act for baseline in setup.baselines(setup.untrained()))
+    return [*mine, Arm("random", 0, True, alone), Arm("random_best", 0, True, best)]
 
 
-def actions(setup: Setup, weights: Weights, states: PyTree, points: PyTree, keys: Array) -> Array:
-    """The actions of every arm on a batch: ``points [B], keys [B] -> [A, B, *action]``."""
-    act = jax.vmap(setup.attacker(weights).act, (None, 0, 0))
-    chosen = [jax.vmap(act, (0, None, None))(states, keys, points)]
+def attack(setup: Setup, weights: Weights, state: PyTree, seed: Array, points: Point, keys: Array) -> Array:
+    """What attacker `seed` does to a batch: ``points [B], keys [B] -> deltas [B, ...]``."""
+    space, attacker = setup.space(weights), setup.attacker(weights)
+    keys = jax.vmap(lambda key: jax.random.fold_in(jax.random.fold_in(key, 0), seed))(keys)
+    return jax.vmap(lambda key, point: space.project(point, attacker.act(state, key, point)))(keys, points)
+
+
+def deltas(setup: Setup, weights: Weights, states: PyTree, points: Point, keys: Array) -> Array:
+    """What every arm does to a batch: ``points [B], keys [B] -> [A, B, ...]``."""
+    space, seeds = setup.space(weights), jnp.arange(setup.settings.seeds)
+    chosen = [jax.vmap(partial(attack, setup, weights), (0, 0, None, None))(states, seeds, points, keys)]
     for i, baseline in enumerate(setup.baselines(weights), start=1):
-        own = jax.vmap(partial(jax.random.fold_in, data=i))(keys)
-        chosen.append(jax.vmap(baseline.act, (None, 0, 0))(None, own, points)[None])
+
+        def act(key, point, i=i, baseline=baseline):
+            return space.project(point, baseline.act(None, jax.random.fold_in(key, i), point))
+
+        chosen.append(jax.vmap(act)(keys, points)[None])
     return jnp.concatenate(chosen)
 
 
-def render(space: Space, choose: Callable[[PyTree], Array], wav: Array, length: Array) -> Signals:
-    """Renders x̂ and the attacks that `choose` makes of the points of a batch ``wav [B, T], length [B]``.
+def render(space: Space, choose: Callable[[Point], Array], wav: Array, length: Array) -> Signals:
+    """Renders x̂ and what `choose` makes of the points of a batch ``wav [B, T], length [B]``: deltas ``[A, B, ...]``.
 
-    x̂ is the zero action on the very path of the attacks, so that a budget of 0 gives x̂ to the bit.
+    x̂ is the zero perturbation on the very path of the attacks, so that a budget of 0 gives x̂ to the bit.
     """
     points = mapped(space.encode)(wav, length)
     chosen = choose(points)
     chosen = jnp.concatenate([jnp.zeros_like(chosen[:1]), chosen])
 
-    def one(point, action):
-        delta = space.project(point, action)
+    def one(point, delta):
         raw = space.render(point, delta)[: wav.shape[1]]
         raw = jnp.where(jnp.arange(raw.shape[0]) < point.length, raw, 0.0)
         return heard(raw, point.length), raw, space.size(point, delta)
@@ -117,8 +149,8 @@ def render(space: Space, choose: Callable[[PyTree], Array], wav: Array, length: 
 
 def judge(setup: Setup, weights: Weights, states: PyTree, wav: Array, length: Array, keys: Array) -> Judged:
     """Attacks a batch ``wav [B, T], length [B], keys [B]`` with every arm and measures the outcome."""
-    signals = render(setup.space(weights), lambda p: actions(setup, weights, states, p, keys), wav, length)
-    listen = listener(setup.predictor._replace(params=weights.predictor), setup.codec.sample_rate)
+    signals = render(setup.space(weights), lambda p: deltas(setup, weights, states, p, keys), wav, length)
+    listen = listener(setup.predictor._replace(params=weights.predictor), setup.sample_rate)
     listen = jax.vmap(mapped(listen), (0, None))
     scores = listen(jnp.concatenate([wav[None], signals.saved]), length)
     return Judged(

@@ -11,18 +11,18 @@ from typing import Any
 import jax
 import numpy as np
 
-from jaxhack import audio, crops, examples, inputs, registry, report, run
+from jaxhack import audio, crops, examples, inputs, registry, report, run, spaces
 from jaxhack.attack import Setup, Weights
 from jaxhack.judgement import attack_test_set
-from jaxhack.measures.panel import default_panel
+from jaxhack.measures.panel import default_panel, rules
 from jaxhack.parallel import mapped
 from jaxhack.settings import DEFAULT_CODEC, DEFAULT_PREDICTOR, Settings
-from jaxhack.spaces import latent_statistics
 from jaxhack.training import train
-from jaxhack.types import Codec, Predictor, PyTree
+from jaxhack.types import Codec, Predictor, PyTree, Space
 
 Observer = Callable[[str, int, int, dict[str, Any]], None]  # stage, done, total, figures to show
 
+WAVEFORM_RATE = 16000  # Hz, of a space without a codec where the predictor takes any rate
 STATISTICS_CLIPS = 512  # training clips, spread over the set, that the latent's statistics are taken from
 
 
@@ -42,16 +42,17 @@ def audit(
     profile: str | None = None,
     **settings: Any,
 ) -> dict[str, Any]:
-    """Audits a predictor in a codec's latent space and leaves rows, summary, report and examples in `out`.
+    """Audits a predictor by one kind of attacker in one space; leaves rows, summary, report and examples in `out`.
 
     Args:
       paths: audio files, folders or lists, split by speaker into a training and a test half; None, and no
         `train_paths` either, is the demo speech that ships with the package.
       predictor: the target, whose score is the attackers' reward: anything that :func:`jaxhack.predictor` takes.
-      codec: the chain that every perturbation passes through, by name or as it is.
+      codec: the chain that every perturbation passes through, by name or as it is; not of spaces without one.
       models: a folder of weight files, looked in first.
-      sample_rate: Hz at which the predictor listens; None is the codec's where the predictor takes any rate, else
-        the predictor's own, 16000 for a black box. The chain resamples where the two differ.
+      sample_rate: Hz at which the predictor listens; None is the space's where the predictor takes any rate, else
+        the predictor's own, 16000 for a black box. The space's rate is its codec's, which is resampled where the two
+        differ; without a codec it is this one, 16000 where the predictor takes any.
       out: the run's folder.
       train_paths: with `test_paths`, in place of `paths`.
       test_paths: utterances that no attacker may see.
@@ -73,10 +74,12 @@ def audit(
     if profile is None:
         profile = "quick" if demo else "paper"
     chosen = Settings.of(profile, **settings)  # refused before weights are read
-    codec = registry.codec(codec, models=models)
+    kind = spaces.KINDS[chosen.space]
+    chain = registry.codec(codec, models=models) if kind.chain else None
     predictor = registry.predictor(predictor, models=models, sample_rate=sample_rate)
     if sample_rate is None and predictor.at_rate:
-        predictor = predictor.at_rate(codec.sample_rate)
+        predictor = predictor.at_rate(chain.sample_rate if chain else WAVEFORM_RATE)
+    rate = chain.sample_rate if chain else predictor.sample_rate
     shortest = max(predictor.min_samples, 1) / predictor.sample_rate
     if chosen.crop_seconds < shortest:
         raise ValueError(
@@ -84,12 +87,13 @@ def audit(
             f"got {chosen.crop_seconds}."
         )
     training, test, warnings = choose([inputs.DEMO] if demo else paths or (), train_paths, test_paths, chosen)
-    setup = Setup(predictor, codec, default_panel(codec.sample_rate), chosen, chosen.queries(len(test)))
+    setup = Setup(predictor, chain, rate, default_panel(rate), chosen, len(test))
+    space = setup.space(setup.untrained())  # refuses a codec that the space cannot use
     with run.alone(Path(out)):
-        record = _record(setup, training, test)
+        record = _record(setup, space, training, test)
         folder = run.open_run(Path(out), record, resume=resume, overwrite=overwrite)
         if not all((folder / name).exists() for name in ("rows.parquet", "examples/examples.json")):
-            plan = {"predictor": predictor.name, "space": codec.name, "demo": record["demo"], **record["settings"]}
+            plan = {"predictor": predictor.name, "name": space.name, "demo": record["demo"], **record["settings"]}
             observe("start", 0, len(training) + len(test), plan)
             weights, states, unread = _train(setup, training, folder, observe)
             run.write_json(folder / "inputs.json", {"warnings": warnings, "unread": unread})
@@ -130,8 +134,10 @@ def choose(
     return training, test, warnings
 
 
-def _record(setup: Setup, training: Sequence[inputs.Utterance], test: Sequence[inputs.Utterance]) -> dict[str, Any]:
-    predictor, codec = setup.predictor, setup.codec
+def _record(
+    setup: Setup, space: Space, training: Sequence[inputs.Utterance], test: Sequence[inputs.Utterance]
+) -> dict[str, Any]:
+    predictor, asked = setup.predictor, setup.queries()
     return {
         "settings": asdict(setup.settings),
         "predictor": {
@@ -141,13 +147,12 @@ def _record(setup: Setup, training: Sequence[inputs.Utterance], test: Sequence[i
             "weights": dict(predictor.weights),
         },
         "space": {
-            "name": codec.name,
-            "kind": "latent",
-            "sample_rate": codec.sample_rate,
-            "weights": dict(codec.weights),
+            "name": space.name,
+            "sample_rate": space.sample_rate,
+            "weights": dict(space.weights),
         },
-        "panel": {m.name: m.margin for m in setup.panel},
-        "queries": setup.queries,
+        "panel": {name: rule._asdict() for name, rule in rules(setup.panel).items()},
+        "queries": asked._asdict(),
         "demo": any(inputs.is_demo(u) for u in (*training, *test)),
         "recordings": inputs.fingerprint([*training, *test]),
         "train": [u.id for u in training],
@@ -158,15 +163,18 @@ def _record(setup: Setup, training: Sequence[inputs.Utterance], test: Sequence[i
 def _train(
     setup: Setup, training: Sequence[inputs.Utterance], folder: Path, observe: Observer
 ) -> tuple[Weights, PyTree, list[str]]:
-    """Encodes the training set, trains the attackers; also says which training files could not be read."""
-    settings, codec = setup.settings, setup.codec
-    size = round(settings.crop_seconds * codec.sample_rate)
+    """Measures the space on the training set, trains the attackers; also says which files could not be read.
+
+    What learns nothing before the test has no states, and reads no more than the space's statistics need.
+    """
+    settings, weights = setup.settings, setup.untrained()
+    size = round(settings.crop_seconds * setup.sample_rate)
     unread: dict[str, str] = {}
 
     def clips(stage: str, wanted: Sequence[inputs.Utterance]) -> Iterator[np.ndarray]:
         for i, utterance in enumerate(wanted):
             try:
-                clip = audio.read(utterance.path, sample_rate=codec.sample_rate)
+                clip = audio.read(utterance.path, sample_rate=setup.sample_rate)
                 if not clip.wav.any():
                     raise audio.AudioError(f"{str(utterance.path)!r} is silent: every sample is zero.")
             except audio.AudioError as error:
@@ -175,30 +183,37 @@ def _train(
             yield clip.wav
             observe(stage, i + 1, len(wanted), {})
 
-    sample = training[:: max(1, len(training) // STATISTICS_CLIPS)]
-    try:
-        statistics = latent_statistics(codec, crops.batches(clips("measure", sample), size))
-    except ValueError:
-        if not unread:
-            raise
-        raise ValueError(
-            f"None of the training recordings can be used; the first: {next(iter(unread.values()))}"
-        ) from None
-    weights = Weights(codec.params, setup.predictor.params, statistics)
-    encode = jax.jit(lambda w, wav, length: mapped(setup.space(w).encode)(wav, length))
-    with tempfile.TemporaryDirectory(prefix="jaxhack-") as cache:
-        points = crops.Crops(Path(cache)).fill(
-            partial(encode, weights), crops.batches(clips("encode", training), size)
-        )
-        states = train(
-            setup.attacker,
-            weights,
-            points,
-            seed=settings.seed,
-            attackers=settings.seeds,
-            steps=settings.steps,
-            batch=settings.batch,
-            folder=folder,
-            observe=lambda done, metrics: observe("train", done, settings.steps, metrics),
-        )
+    def unusable() -> ValueError:
+        return ValueError(f"None of the training recordings can be used; the first: {next(iter(unread.values()))}")
+
+    chain = spaces.KINDS[settings.space].chain
+    if chain and setup.codec:
+        sample = training[:: max(1, len(training) // STATISTICS_CLIPS)]
+        try:
+            statistics = spaces.latent_statistics(chain(setup.codec), crops.batches(clips("measure", sample), size))
+        except ValueError:
+            if not unread:
+                raise
+            raise unusable() from None
+        weights = weights._replace(statistics=statistics)
+    states: PyTree = None
+    if setup.trained:
+        encode = jax.jit(lambda w, wav, length: mapped(setup.space(w).encode)(wav, length))
+        with tempfile.TemporaryDirectory(prefix="jaxhack-") as cache:
+            points = crops.Crops(Path(cache)).fill(
+                partial(encode, weights), crops.batches(clips("encode", training), size)
+            )
+            if not points.size:
+                raise unusable()
+            states = train(
+                setup.attacker,
+                weights,
+                points,
+                seed=settings.seed,
+                attackers=settings.seeds,
+                steps=settings.steps,
+                batch=settings.batch,
+                folder=folder,
+                observe=lambda done, metrics: observe("train", done, settings.steps, metrics),
+            )
     return weights, states, [f"{name}: {reason}" for name, reason in unread.items()]

@@ -105,7 +105,7 @@ def panel_says_nothing(run: Run) -> Iterator[str]:
     if min(share, random["degraded_rate"]) >= PANEL_SAYS_NOTHING:
         yield (
             f"The panel calls {percent(share)} of the trained attackers' outputs worse than x̂, and "
-            f"{percent(random['degraded_rate'])} of random directions: it does not discriminate at this ε "
+            f"{percent(random['degraded_rate'])} of random actions: it does not discriminate at this ε "
             f"({run.record['settings']['epsilon']:g}), so success is only the share of gains above {run.tau:g} MOS."
         )
 
@@ -125,7 +125,7 @@ def weaker_than_random(run: Run) -> Iterator[str]:
         gains = ", ".join(f"{a['mean_gain']:+.2f}" for a in weak)
         yield (
             f"{_seeds(a['seed'] for a in weak)} of {len(run.trained())} {_do(weak)} not beat the best of "
-            f"{best['queries']} random directions (success {rates} against {best['attack_success_rate']:.2f}, mean "
+            f"{best['queries']} random actions (success {rates} against {best['attack_success_rate']:.2f}, mean "
             f"gain {gains} against {best['mean_gain']:+.2f} MOS): a better optimiser may find more."
         )
 
@@ -269,6 +269,21 @@ def budget(run: Run) -> Iterator[str]:
         )
 
 
+def void_votes(run: Run) -> Iterator[str]:
+    """A measure was not asked, for its reference is the input itself."""
+    trained = run.trained()
+    if not any(a["void_rate"] for a in trained):
+        return
+    void = max(trained, key=lambda a: a["void_rate"])
+    worst, counted = (max(a[key] for a in trained) for key in ("attack_success_rate", "attack_success_rate_void"))
+    names = dict.fromkeys(name for row in run.rows for name in (row.get("void") or "").split(",") if name)
+    yield (
+        f"In {percent(void['void_rate'])} of the outputs a vote ({', '.join(names)}) is void and left out: the "
+        "reference x̂ is all but x itself, beside which any change is a loss. With void votes the worst success "
+        f"rate would be {counted:.2f} instead of {worst:.2f}."
+    )
+
+
 def rounding(run: Run) -> Iterator[str]:
     """Saving to 16 bit changes scores noticeably."""
     both = [r for r in run.rows if known(r.get("score_attacked")) and known(r.get("score_attacked_unrounded"))]
@@ -299,7 +314,7 @@ def little_training(run: Run) -> Iterator[str]:
         what = "the quick profile" if settings.get("profile") == "quick" else "a small audit"
         yield (
             f"This is {what} ({sizes(settings)}), a first look: it finds less than the standard profile "
-            f"({sizes(PROFILES['standard'])}), so a low rate says nothing yet."
+            f"({sizes(settings | PROFILES['standard'])}), so a low rate says nothing yet."
         )
 
 
@@ -317,6 +332,7 @@ CHECKS: tuple[Callable[[Run], Iterator[str]], ...] = (
     demo_speech,
     little_training,
     budget,
+    void_votes,
     panel_says_nothing,
     weaker_than_random,
     exploration,

@@ -65,6 +65,15 @@ def _sized(flag: str, text: str) -> Callable:
     return click.option(flag, type=type(paper), help=f"{text}  [default: {default}]")
 
 
+def _option(text: str) -> tuple[str, Any]:
+    """``name=value``, the value a number or true, false."""
+    name, _, value = text.partition("=")
+    try:
+        return name.strip().replace("-", "_"), json.loads(value)
+    except ValueError:
+        raise ValueError(f"--option takes NAME=VALUE with a number, true or false, got {text!r}.") from None
+
+
 @click.group(cls=_Group, context_settings={"show_default": True, "help_option_names": ["-h", "--help"]})
 @click.version_option(package_name="jaxhack")
 def main() -> None:
@@ -132,19 +141,28 @@ def reconstruct(paths, codec, out, models, form) -> None:
 @click.option(
     "--predictor", metavar="NAME", default=DEFAULT_PREDICTOR, help="A name, FILE.onnx, or package.module:function."
 )
-@click.option("--space", metavar="NAME", default=DEFAULT_CODEC, help="Codec whose latent is attacked.")
+@click.option("--space", metavar="KIND", default="latent", help="latent, quantised, waveform or noise.")
+@click.option("--codec", metavar="NAME", default=DEFAULT_CODEC, help="Chain of the spaces latent and quantised.")
 @click.option(
     "--profile",
     metavar="|".join(PROFILES),
     help="Sizes to start from; what is given beside it overrides them.  [default: paper; quick without recordings]",
 )
-@click.option("--attacker", metavar="NAME", default="grpo", help="grpo, or grpo-literal without its safeguard.")
+@click.option("--attacker", metavar="NAME", default="grpo", help="grpo, grpo-literal, pgd or apgd.")
+@click.option(
+    "--option",
+    "options",
+    multiple=True,
+    metavar="NAME=VALUE",
+    callback=lambda ctx, param, given: dict(map(_option, given)),
+    help="A further option of the attacker, such as steps=10 of pgd.",
+)
 @_sized("--seeds", "Attackers k that differ only in their seed.")
 @_sized("--steps", "Optimisation steps of each attacker.")
 @_sized("--batch", "Crops in a step.")
 @_sized("--group", "Actions drawn for a crop; at least 2.")
 @_sized("--crop-seconds", "Length of a training crop, s.")
-@_sized("--epsilon", "Size of the perturbation: RMS, in latent deviations.")
+@click.option("--epsilon", type=float, help="Size of the perturbation.  [default: the space's, 0.5 for latent]")
 @_sized("--tau", "Gain that a hack exceeds, MOS.")
 @click.option("--train", "train_paths", multiple=True, metavar="PATH", help="Training recordings, with --test.")
 @click.option("--test", "test_paths", multiple=True, metavar="PATH", help="Recordings that no attacker sees.")
@@ -162,7 +180,7 @@ def reconstruct(paths, codec, out, models, form) -> None:
 )
 @click.option("--resume", is_flag=True, help="Continue an interrupted run.")
 @click.option("--overwrite", is_flag=True, help="Replace the run in DIR.")
-def audit(paths, predictor, space, out, **options) -> None:
+def audit(paths, predictor, out, **settings) -> None:
     """Measure how hackable a predictor is: train attackers, attack recordings that they never saw.
 
     PATH is an audio file, a folder, a manifest (.csv, .jsonl) or a Kaldi list (.scp); all PATHs together are split
@@ -175,9 +193,7 @@ def audit(paths, predictor, space, out, **options) -> None:
     out = out or str(Path("runs", _folder_name(predictor)))
     try:
         with progress.display() as observe:
-            summary = auditing.audit(
-                paths or None, predictor=predictor, codec=space, out=out, observe=observe, **options
-            )
+            summary = auditing.audit(paths or None, predictor=predictor, out=out, observe=observe, **settings)
     except KeyboardInterrupt as error:
         # A black box may still be at work in a thread, which an orderly end of the interpreter aborts noisily.
         atexit.register(os._exit, _Stopped.exit_code)

@@ -121,10 +121,17 @@ def masked(wav: Array, length: Array | int) -> Array:
     return jnp.where(jnp.arange(wav.shape[0]) < length, wav, 0.0)
 
 
+@jax.custom_jvp
 def as_saved(wav: Array) -> Array:
     """What a waveform ``[...]`` is after it was saved as 16-bit PCM and read back.
 
     Clipped and rounded to k / 32768 with k in −32768…32767, so +1.0 becomes 32767 / 32768 and never wraps
-    around. NaN stays NaN. The gradient is zero: this is for judging, not for searching.
+    around. NaN stays NaN. The gradient passes the rounding straight through, and is zero where the clipping acts.
     """
     return jnp.clip(jnp.round(wav * 32768), -32768, 32767) / 32768
+
+
+@as_saved.defjvp
+def _as_saved_jvp(primals: tuple[Array], tangents: tuple[Array]) -> tuple[Array, Array]:
+    (wav,), (slope,) = primals, tangents
+    return as_saved(wav), jnp.where(jnp.abs(wav) <= 1.0, slope, 0.0)

@@ -10,7 +10,7 @@ import jax
 import numpy as np
 
 from jaxhack import audio, rows, run
-from jaxhack.attack import Setup, Weights, render
+from jaxhack.attack import Setup, Weights, attack, render
 from jaxhack.detect import HACK
 from jaxhack.inputs import Utterance
 from jaxhack.judgement import batches, load, test_key
@@ -38,18 +38,17 @@ def write(setup: Setup, weights: Weights, states: PyTree, test: Sequence[Utteran
     out.mkdir()
 
     @partial(jax.jit, static_argnums=2)
-    def attack(weights, states, seed, wav, length, keys):
-        space, attacker = setup.space(weights), setup.attacker(weights)
+    def repeat(weights, states, seed, wav, length, keys):
         state = jax.tree.map(lambda x: x[seed], states)
-        act = jax.vmap(attacker.act, (None, 0, 0))
-        return render(space, lambda points: act(state, keys, points)[None], wav, length).saved
+        choose = lambda points: attack(setup, weights, state, seed, points, keys)[None]  # noqa: E731
+        return render(setup.space(weights), choose, wav, length).saved
 
-    rate, entries = setup.codec.sample_rate, []
+    rate, entries = setup.sample_rate, []
     place = {u.id: (batch, b) for batch in batches(test, rate) for b, (_, u) in enumerate(batch.members)}
     for label, row in choose(rows.read(folder / "rows.parquet")):
         batch, b = place[row["utterance"]]
         loaded = load(batch, rate, test_key(setup))
-        saved = np.asarray(attack(weights, states, row["seed"], loaded.wav, loaded.length, loaded.keys))
+        saved = np.asarray(repeat(weights, states, row["seed"], loaded.wav, loaded.length, loaded.keys))
         stem = label.replace(" ", "_")
         files = {"x": loaded.wav[b], "reference": saved[0, b], "attacked": saved[1, b]}
         for part, wav in files.items():

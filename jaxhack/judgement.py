@@ -13,7 +13,7 @@ import numpy as np
 from jaxhack import audio, detect, rows
 from jaxhack.attack import Arm, Judged, Setup, Weights, arms, judge
 from jaxhack.inputs import Utterance
-from jaxhack.measures.panel import margins
+from jaxhack.measures.panel import rules
 from jaxhack.settings import MAX_SECONDS
 from jaxhack.types import PyTree
 
@@ -41,7 +41,7 @@ def attack_test_set(
         return
     parts = folder / "parts"
     run = jax.jit(partial(judge, setup))
-    done, todo = 0, list(batches(test, setup.codec.sample_rate))
+    done, todo = 0, list(batches(test, setup.sample_rate))
     for number, batch in enumerate(todo):
         if not rows.has_part(parts, number, [utterance.id for _, utterance in batch.members]):
             rows.write_part(parts, number, _judge_batch(setup, partial(run, weights, states), test_key(setup), batch))
@@ -101,7 +101,7 @@ def batches(test: Sequence[Utterance], rate: int) -> Iterator[Batch]:
 
 def _judge_batch(setup: Setup, run: Callable[..., Judged], key: jax.Array, batch: Batch) -> list[dict[str, Any]]:
     """Reads, attacks and judges one batch."""
-    loaded = load(batch, setup.codec.sample_rate, key)
+    loaded = load(batch, setup.sample_rate, key)
     judged = None
     if loaded.length.any():
         judged = jax.tree.map(np.asarray, run(loaded.wav, loaded.length, loaded.keys))
@@ -120,18 +120,21 @@ def _row(
     row = {
         "utterance": utterance.id,
         "predictor": setup.predictor.name,
-        "space": setup.codec.name,
+        "space": setup.space(setup.untrained()).name,
         "attacker": arm.attacker,
         "seed": arm.seed,
         "baseline": arm.baseline,
-        "queries": arm.queries,
+        "queries": arm.queries.scores,
+        "gradients": arm.queries.gradients,
     }
     if isinstance(clip, str):
         undecided = {"verdict": detect.UNDETERMINED, "verdict_naive": detect.UNDETERMINED}
         return row | undecided | {"status": "unreadable", "reason": clip}
     attacked = min(clip.seconds, MAX_SECONDS)
     row |= measured | {"seconds": attacked, "source_rate": clip.source_rate, "resampled": clip.resampled}
-    return row | detect.verdicts(row, margins(setup.panel), setup.settings.tau) | _status(setup, row, clip)
+    panel = rules(setup.panel)
+    row |= detect.verdicts(row, panel, setup.settings.tau) | detect.vote_columns(row, panel)
+    return row | _status(setup, row, clip)
 
 
 def _measured(judged: Judged, arm: int, b: int) -> dict[str, Any]:
@@ -157,7 +160,7 @@ def _measured(judged: Judged, arm: int, b: int) -> dict[str, Any]:
 def _status(setup: Setup, row: dict[str, Any], clip: audio.Clip) -> dict[str, str]:
     """Why a row's verdict is open, or which part of a long utterance was attacked."""
     samples = len(clip.wav)
-    shortest = max(setup.predictor.min_samples * setup.codec.sample_rate / setup.predictor.sample_rate, 1)
+    shortest = max(setup.predictor.min_samples * setup.sample_rate / setup.predictor.sample_rate, 1)
     wanted = {"the score": shortest} | {m.name: m.min_samples for m in setup.panel}
     short = [name for name, low in wanted.items() if samples < low]
     missing = [k for k in ("score_reference", "score_attacked", *_panel_columns(setup)) if not np.isfinite(row[k])]

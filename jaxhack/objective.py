@@ -1,4 +1,4 @@
-"""What an attacker plays against: a predictor heard through a space, as forward scores only."""
+"""What an attacker plays against: a predictor heard through a space, as scores and, where it has them, slopes."""
 
 from collections.abc import Callable
 
@@ -35,17 +35,34 @@ def objective(predictor: Predictor, space: Space) -> Objective:
       space: where the perturbation lives; it keeps the budget.
 
     Returns:
-      An :class:`~jaxhack.types.Objective` whose ``rewards`` maps points ``[B]`` and actions ``[B, G, *A]`` to scores
-      ``[B, G]``. Every outer ``vmap`` (attackers) joins the same flat axis.
+      An :class:`~jaxhack.types.Objective`. ``rewards`` maps points ``[B]`` and actions ``[B, G, *A]`` to scores
+      ``[B, G]``; ``gradients`` adds slopes ``[B, G, *A]``, taken at the projected action and not through the
+      projection, so that they do not vanish at the budget. Every outer ``vmap`` (attackers) joins the same flat axis.
     """
     listen = listener(predictor, space.sample_rate)
 
+    def heard_score(point: Point, delta: Array) -> Array:
+        return listen(heard(space.render(point, delta), point.length), point.length)
+
     def reward(point: Point, action: Array) -> Array:
-        return listen(heard(space.render(point, space.project(point, action)), point.length), point.length)
+        return heard_score(point, space.project(point, action))
 
-    score = mapped(reward)
+    def slope(point: Point, action: Array) -> tuple[Array, Array]:
+        score, by_delta = jax.value_and_grad(heard_score, 1)(point, space.project(point, action))
+        _, pull = jax.vjp(lambda a: space.expand(point, a), action)
+        return score, pull(by_delta)[0]
 
-    def rewards(points: Point, actions: Array) -> Array:
-        return jax.vmap(score, in_axes=(None, 1), out_axes=1)(points, actions)
+    def over_group(fn):
+        batched = mapped(fn)
+        return lambda points, actions: jax.vmap(batched, in_axes=(None, 1), out_axes=1)(points, actions)
 
-    return Objective(space.action_shape, space.feature_size, rewards)
+    def no_gradients(points: Point, actions: Array) -> tuple[Array, Array]:
+        del points, actions
+        raise ValueError(
+            f"There is no gradient: {predictor.name} is a black box. Choose an attacker that asks for scores only."
+            if not predictor.differentiable
+            else f"There is no gradient in {space.name}, whose actions are whole numbers. Choose another attacker."
+        )
+
+    smooth = predictor.differentiable and space.norm != "count"
+    return Objective(space, over_group(reward), over_group(slope) if smooth else no_gradients)

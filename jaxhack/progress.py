@@ -55,7 +55,7 @@ def _figures(metrics: dict[str, Any]) -> str:
 def _plan(recordings: int, plan: dict[str, Any]) -> str:
     """One line: what, in which space, and how large."""
     return (
-        f"Auditing {plan['predictor']} in {plan['space']}: {described(plan)}, {sizes(plan)}, "
+        f"Auditing {plan['predictor']} in {plan['name']} by {plan['attacker']}: {described(plan)}, {sizes(plan)}, "
         + f"{recordings} {'demo ' if plan['demo'] else ''}recordings"
         + ("; a first look, not a result" if first_look(plan) else "")
         + ("; on a CPU this takes many hours, --profile standard takes fewer" if takes_long(plan) else "")

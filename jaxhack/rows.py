@@ -36,7 +36,10 @@ _BEFORE = {
 _AFTER = {
     "verdict": pa.string(),
     "verdict_naive": pa.string(),
-    "queries": pa.int64(),
+    "votes": pa.string(),  # measures that call y worse, void votes left out
+    "void": pa.string(),  # measures that would, against a reference too good to judge from
+    "queries": pa.int64(),  # forward scores per utterance, the training's share included
+    "gradients": pa.int64(),  # the same for forward and backward passes
     "seconds": pa.float64(),
     "source_rate": pa.int64(),  # Hz, of the file
     "resampled": pa.string(),  # what was done to get to the working rate
@@ -45,7 +48,7 @@ _AFTER = {
     "status": pa.string(),  # "ok", "too_short", "silent", "unreadable", "failed", …
     "reason": pa.string(),
 }
-_ALWAYS = "utterance predictor space attacker seed baseline verdict verdict_naive queries status reason"
+_ALWAYS = "utterance predictor space attacker seed baseline verdict verdict_naive queries gradients status reason"
 _REQUIRED = frozenset(_ALWAYS.split())
 _SIDES = ("reference", "attacked")
 _PART = re.compile(r"part-(\d{6,})\.parquet")

@@ -3,6 +3,7 @@
 Nothing heavy is imported before it is needed: the command line's help reads this module.
 """
 
+import inspect
 import math
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass, field
@@ -26,13 +27,14 @@ class Settings:
     """What a user may set; every default is the paper's."""
 
     profile: str = "paper"  # the preset these settings started from, whatever was set beside it
-    attacker: str = "grpo"
+    space: str = "latent"  # a kind, of jaxhack.spaces.KINDS
+    attacker: str = "grpo"  # of jaxhack.attackers.KINDS
     seeds: int = 5  # attackers k that differ only in their seed
     steps: int = 2000  # optimisation steps of each
     batch: int = 8  # crops a step
     group: int = 8  # draws a crop
     crop_seconds: float = 3.0
-    epsilon: float = 0.5  # RMS, in standardised latent units
+    epsilon: float | None = None  # the budget, in the space's unit; None: the space's own default
     tau: float = 0.3  # MOS; a hack gains more than this
     limit: int | None = None  # utterances used in all
     seed: int = 0
@@ -53,8 +55,13 @@ class Settings:
 
     def __post_init__(self):
         """Refuses what cannot be run."""
-        from jaxhack import attackers, registry
+        from jaxhack import attackers, registry, spaces
 
+        for what, name, known in (("space", self.space, spaces.KINDS), ("attacker", self.attacker, attackers.KINDS)):
+            if name not in known:
+                raise ValueError(registry.unknown(what, name, known))
+        epsilon = spaces.KINDS[self.space].epsilon if self.epsilon is None else self.epsilon
+        object.__setattr__(self, "epsilon", epsilon)
         for name in ("seeds", "steps", "batch", "group", "seed", *(["limit"] if self.limit is not None else [])):
             value = getattr(self, name)
             if isinstance(value, bool) or not isinstance(value, int):
@@ -66,25 +73,31 @@ class Settings:
             raise ValueError(
                 f"limit must leave 2 utterances or more, one to train on and one to test, got {self.limit}."
             )
-        if not (math.isfinite(self.epsilon) and self.epsilon >= 0):
-            raise ValueError(f"epsilon must be a finite number ≥ 0 (RMS in standardised units), got {self.epsilon}.")
+        if not (math.isfinite(epsilon) and epsilon >= 0):
+            unit = spaces.KINDS[self.space].unit
+            raise ValueError(f"epsilon must be a finite number ≥ 0 ({unit}), got {epsilon}.")
         if not math.isfinite(self.tau):
             raise ValueError(f"tau must be a finite number (MOS), got {self.tau}.")
         if not 0 < self.crop_seconds <= MAX_SECONDS:
             raise ValueError(f"crop_seconds must be above 0 and at most {MAX_SECONDS:g}, got {self.crop_seconds}.")
         if not 0 <= self.seed < 2**32:
             raise ValueError(f"seed must be a whole number from 0 to 2**32 - 1, got {self.seed}.")
-        if self.attacker not in attackers.TRAINABLE:
-            raise ValueError(registry.unknown("attacker", self.attacker, attackers.TRAINABLE))
+        options = list(inspect.signature(attackers.KINDS[self.attacker].make).parameters)[1:]
+        for name in self.options:
+            if name not in options or name in ("batch", "group"):
+                raise ValueError(registry.unknown(f"option of {self.attacker}", name, options))
 
-    def queries(self, test: int) -> int:
-        """Forward scores per test utterance: an attacker's training shared out over them, and one to attack."""
-        return math.ceil(self.steps * self.batch * self.group / test) + 1
+
+def learns(settings: Mapping[str, Any]) -> bool:
+    """Whether the attackers of a run with these settings learn before they meet the test set."""
+    from jaxhack import attackers
+
+    return attackers.KINDS[settings["attacker"]].trained
 
 
 def first_look(settings: Mapping[str, Any]) -> bool:
-    """Whether an attacker of a run with these settings sees less than one of the standard profile."""
-    return _draws(settings) < _draws(asdict(Settings.of("standard")))
+    """Whether an attacker of a run with these settings is trained less than one of the standard profile."""
+    return learns(settings) and _draws(settings) < _draws(asdict(Settings.of("standard")))
 
 
 def described(settings: Mapping[str, Any]) -> str:
@@ -96,12 +109,13 @@ def described(settings: Mapping[str, Any]) -> str:
 
 def takes_long(settings: Mapping[str, Any]) -> bool:
     """Whether settings, as a run stores them, train as much as the paper does."""
-    return _draws(settings) >= _draws(asdict(Settings()))
+    return learns(settings) and _draws(settings) >= _draws(asdict(Settings()))
 
 
 def sizes(settings: Mapping[str, Any]) -> str:
-    """How much is trained, in the options' own words."""
-    return "seeds {seeds} × steps {steps} × batch {batch}".format(**settings)
+    """How much is trained or, where nothing is, repeated, in the options' own words."""
+    form = "seeds {seeds} × steps {steps} × batch {batch}" if learns(settings) else "seeds {seeds}"
+    return form.format(**settings)
 
 
 def _draws(settings: Mapping[str, Any]) -> int:

@@ -13,6 +13,8 @@ from typing import Any, NamedTuple
 
 import jax
 
+from jaxhack.detect import Rule
+
 Array = jax.Array
 PyTree = Any
 
@@ -91,26 +93,41 @@ class Point(NamedTuple):
 
 
 class Space(NamedTuple):
-    """Where a perturbation lives and how its size is fixed; the space, not the attacker, keeps the budget."""
+    """Where a perturbation lives and how its size is fixed; the space, not the attacker, keeps the budget.
 
-    name: str
+    An *action* is what an attacker chooses: a vector ``[*action_shape]`` held over an utterance of any length, or one
+    of the utterance's own shape, as `expand` makes it. A *delta* is an action brought to the budget, of that shape.
+    """
+
+    name: str  # as rows name it, "latent-lyra"
     sample_rate: int  # Hz
     epsilon: float  # the budget, in the unit of `size`
+    norm: str  # what `size` measures: "rms", "linf", or "count" where actions are whole numbers
     action_shape: tuple[int, ...]
     feature_size: int  # F
     encode: Callable[[Array, Array], Point]  # (wav [T], length []) -> point
-    project: Callable[[Point, Array], PyTree]  # (point, action) -> delta with size(delta) <= epsilon
-    render: Callable[[Point, PyTree], Array]  # (point, delta) -> wav [T'], T' >= T; render(point, 0) is x̂
-    size: Callable[[Point, PyTree], Array]  # (point, delta) -> [] achieved size
+    expand: Callable[[Point, Array], Array]  # (point, action) -> the action over the whole utterance; linear
+    sample: Callable[[Array, Point], Array]  # (key, point) -> a random action, from which no knowledge speaks
+    project: Callable[[Point, Array], Array]  # (point, action) -> delta with size(delta) <= epsilon
+    render: Callable[[Point, Array], Array]  # (point, delta) -> wav [T'], T' >= T; render(point, 0) is x̂
+    size: Callable[[Point, Array], Array]  # (point, delta) -> [] achieved size
     weights: Mapping[str, str] = {}
 
 
 class Objective(NamedTuple):
-    """What an attacker may know of predictor and space: forward scores of actions, nothing else."""
+    """What an attacker plays against: a space, and what a predictor says of actions in it."""
 
-    action_shape: tuple[int, ...]
-    feature_size: int
+    space: Space
     rewards: Callable[[Point, Array], Array]  # (points [B], actions [B, G, *A]) -> [B, G]
+    # The same with slopes by the action: -> ([B, G], [B, G, *A]); raises ValueError where there are none.
+    gradients: Callable[[Point, Array], tuple[Array, Array]]
+
+
+class Queries(NamedTuple):
+    """What is asked of a predictor."""
+
+    scores: int = 0  # forward passes
+    gradients: int = 0  # forward and backward passes
 
 
 class Attacker(NamedTuple):
@@ -121,14 +138,14 @@ class Attacker(NamedTuple):
     init: Callable[[Array], PyTree]  # key -> state
     step: Callable[[PyTree, Array, Point], tuple[PyTree, Mapping[str, Array]]]  # (state, key, points [B])
     act: Callable[[PyTree, Array, Point], Array]  # (state, key, point) -> action
-    queries_per_step: int  # forward scores that one `step` asks for, B included
-    queries_per_act: int
+    per_step: Queries  # of one `step`, B included; none of either: nothing is learned before the test
+    per_act: Queries
 
 
 class Measure(NamedTuple):
-    """One member of the panel: a full-reference measure, higher is better."""
+    """One member of the panel: how near an estimate is to its reference, or how good it is by itself."""
 
     name: str  # column prefix, "estoi"
-    margin: float  # y is worse than x̂ when measure(x̂) − measure(y) > margin
+    rule: Rule  # when it says that y is worse than x̂
     min_samples: int  # below it the measure is undefined (`too_short`)
     fn: Callable[[Array, Array, Array], Array]  # (reference [T], estimate [T], length []) -> []; NaN: undefined

@@ -20,6 +20,8 @@ def entry(attacker="grpo", seed=0, baseline=False, **changes):
         "mean_gain": 1.1,
         "mean_gain_naive": 1.15,
         "degraded_rate": 0.9,
+        "attack_success_rate_void": 0.8,
+        "void_rate": 0.0,
         "n": 100,
         "n_undetermined": 0,
         "n_failed": 0,
@@ -37,7 +39,16 @@ def random_best(**changes):
 
 
 RECORD = {
-    "settings": {"epsilon": 0.5, "tau": 0.3, "seeds": 2, "steps": 300, "batch": 4, "group": 8, "options": {}},
+    "settings": {
+        "attacker": "grpo",
+        "epsilon": 0.5,
+        "tau": 0.3,
+        "seeds": 2,
+        "steps": 300,
+        "batch": 4,
+        "group": 8,
+        "options": {},
+    },
     "predictor": {"name": "p", "scale": [1.0, 5.0]},
     "test": ["a"] * 100,
 }
@@ -114,16 +125,24 @@ CASES = {
     ),
     "panel": (
         {"attackers": [entry(degraded_rate=0.99), random(degraded_rate=0.96), random_best()]},
-        "The panel calls 99 % of the trained attackers' outputs worse than x̂, and 96 % of random directions",
+        "The panel calls 99 % of the trained attackers' outputs worse than x̂, and 96 % of random actions",
+    ),
+    "void votes": (
+        {
+            "attackers": [entry(void_rate=0.98, attack_success_rate_void=1.0), random(), random_best()],
+            "rows": [ROW | {"void": "si_sdr"}, ROW | {"void": ""}],
+        },
+        "In 98 % of the outputs a vote (si_sdr) is void and left out: the reference x̂ is all but x itself, beside "
+        "which any change is a loss. With void votes the worst success rate would be 1.00 instead of 0.80.",
     ),
     "weaker gain": (
         {"attackers": [entry(), entry(seed=1, mean_gain=0.25), random(), random_best()]},
-        "Attacker 1 of 2 does not beat the best of 65 random directions "
+        "Attacker 1 of 2 does not beat the best of 65 random actions "
         "(success 0.80 against 0.40, mean gain +0.25 against +0.30 MOS)",
     ),
     "weaker rate": (
         {"attackers": [entry(), entry(seed=1), random(), random_best(attack_success_rate=0.85)]},
-        "Attackers 0, 1 of 2 do not beat the best of 65 random directions (success 0.80, 0.80 against 0.85",
+        "Attackers 0, 1 of 2 do not beat the best of 65 random actions (success 0.80, 0.80 against 0.85",
     ),
     "exploration": (
         {"training": curves(reward_sd=lambda t: 0.34 * 0.001**t)},

@@ -20,7 +20,7 @@ from jaxhack.settings import PROFILES, Settings
 
 pytestmark = pytest.mark.standard_promotion  # optax and orbax
 
-TINY = "--space toy_codec --seeds 1 --steps 2 --batch 2 --group 2 --crop-seconds 0.5".split()  # noqa: SIM905
+TINY = "--codec toy_codec --seeds 1 --steps 2 --batch 2 --group 2 --crop-seconds 0.5".split()  # noqa: SIM905
 ENTRIES = {"toy": ("predictor", "toys:listed"), "toy_codec": ("codec", "toys:listed_codec")}
 DEFAULTS = {"dnsmos-p808": ENTRIES["toy"], "mini": ENTRIES["toy_codec"]}  # toys under the defaults' names
 
@@ -154,7 +154,7 @@ def test_no_argument_at_all_is_the_quick_profile_on_demo_speech(tmp_path, monkey
     monkeypatch.chdir(tmp_path)
     result = run("audit", status=0)
     assert result.stderr.splitlines()[0] == (
-        "Auditing toy in toy: quick profile, seeds 1 × steps 2 × batch 2, 4 demo recordings; "
+        "Auditing toy in latent-toy by grpo: quick profile, seeds 1 × steps 2 × batch 2, 4 demo recordings; "
         "a first look, not a result"
     )
     record = json.loads(Path("runs/dnsmos-p808/run.json").read_text())["record"]
@@ -194,7 +194,7 @@ def test_a_run_without_a_folder_lies_under_its_predictors_name(called, predictor
 
 def test_the_command_passes_on_what_was_given_and_nothing_else(called):
     run("audit", "--profile", "standard", "--steps", "7", "--epsilon", "0", "--out", "o", status=0)
-    run("audit", "clips", "--predictor", "nisqa", "--space", "lyra", status=0)
+    run("audit", "clips", "--predictor", "nisqa", "--codec", "lyra", status=0)
     (demo, quick), (paths, plain) = called
     assert demo is None and paths == ("clips",)
     assert (quick["predictor"], quick["codec"], quick["profile"]) == ("dnsmos-p808", "mini", "standard")
@@ -222,7 +222,7 @@ def test_a_run_from_before_there_were_profiles(clips, copy):
     audit(clips, "--out", copy, "--resume", status=0)
     assert (copy / "rows.parquet").read_bytes() == before
     printed = " ".join(run("report", copy, status=0).stdout.split())
-    assert "Settings: attacker grpo" in printed
+    assert "Settings: space latent, attacker grpo" in printed
     assert "starting from the" not in (copy / "report.html").read_text()
 
 

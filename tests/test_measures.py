@@ -9,7 +9,8 @@ import numpy as np
 import pytest
 
 from jaxhack import dsp
-from jaxhack.measures import default_panel, estoi, evaluate, margins, si_sdr
+from jaxhack.detect import Rule
+from jaxhack.measures import default_panel, estoi, evaluate, rules, si_sdr
 from jaxhack.measures.si_sdr import CAP
 
 RATE = 16000
@@ -212,8 +213,8 @@ def test_gradients_climb(pairs):
 # The panel
 
 
-def test_panel_names_margins_and_refusals():
-    assert margins(PANEL) == {"estoi": 0.02, "si_sdr": 1.0}
+def test_panel_names_rules_and_refusals():
+    assert rules(PANEL) == {"estoi": Rule(0.02), "si_sdr": Rule(1.0, saturation=40.0)}
     assert default_panel(24000)[0].min_samples == 9831
     wav = noise(8000)
     with pytest.raises(ValueError, match="of one length"):

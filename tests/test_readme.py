@@ -20,7 +20,7 @@ def test_the_python_example_runs():
     code = re.search(r"```python\n(.*?)```", README, re.DOTALL)[1]
     names: dict = {}
     exec(code, names)
-    assert names["attacker"].name == "grpo" and names["attacker"].queries_per_step == 64
+    assert names["attacker"].name == "grpo" and names["attacker"].per_step.scores == 64
 
 
 def test_every_name_is_explained():

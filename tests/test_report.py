@@ -10,6 +10,7 @@ from html.parser import HTMLParser
 import numpy as np
 import pytest
 import soundfile
+from audit_rows import RULES
 from rich.console import Console
 
 from jaxhack import report, rows
@@ -18,6 +19,7 @@ from jaxhack.report import figures, page
 HOSTILE = "<script>alert(1)</script>.wav"
 RECORD = {
     "settings": {
+        "space": "latent",
         "attacker": "grpo",
         "seeds": 2,
         "steps": 300,
@@ -31,9 +33,9 @@ RECORD = {
         "options": {"sigma": 0.3},
     },
     "predictor": {"name": "toy", "sample_rate": 16000, "scale": [1.0, 5.0], "weights": {"toy.tar": "ab" * 32}},
-    "space": {"name": "chain", "kind": "latent", "sample_rate": 16000, "weights": {"chain.bin": "cd" * 32}},
-    "panel": {"estoi": 0.02, "si_sdr": 1.0},
-    "queries": 41,
+    "space": {"name": "chain", "sample_rate": 16000, "weights": {"chain.bin": "cd" * 32}},
+    "panel": {name: rule._asdict() for name, rule in RULES.items()},
+    "queries": {"scores": 41, "gradients": 0},
     "train": ["t0", "t1", "t2"],
     "test": ["a", "b", "c", HOSTILE],
 }
@@ -60,6 +62,7 @@ def row(utterance, arm):
         "seed": seed,
         "baseline": baseline,
         "queries": 0 if attacker == "random" else 41,
+        "gradients": 0,
         "seconds": 2.0,
         "source_rate": 16000,
         "resampled": "no",
@@ -75,6 +78,8 @@ def row(utterance, arm):
         base
         | dict(zip(NUMBERS, (*numbers, 4.0, 4.0 + si_sdr, 0.5), strict=True))
         | {
+            "votes": ",".join(m for m, lost in (("estoi", estoi < -0.02), ("si_sdr", si_sdr < -1.0)) if lost),
+            "void": "",
             "verdict": "hack" if gain > 0.3 and worse else "no_hack",
             "verdict_naive": "hack" if gain + 0.125 > 0.3 and worse else "no_hack",
             "status": "ok",
@@ -280,15 +285,15 @@ def test_the_profile_is_printed_with_every_value(made, tmp_path):
     summary = report.make(tmp_path / "run")
     printed = text_of((tmp_path / "run" / "report.html").read_text())
     assert "The settings start from the quick profile; the record below holds every one." in printed
-    assert "Settings, starting from the quick profile settings.profile quick settings.attacker grpo" in printed
+    assert "Settings, starting from the quick profile settings.profile quick settings.space latent" in printed
     for name, value in settings.items():
         if name != "options":
             assert f" settings.{name} {value} " in printed
     assert " demo True " in printed
     caption = re.sub(r"\s+", " ", str(report.table(summary).caption))
     assert caption.endswith(
-        "Settings: profile quick, attacker grpo, seeds 2, steps 300, batch 4, group 8, crop_seconds 3.0, "
-        "epsilon 0.5, tau 0.3, limit None, seed 0, options.sigma 0.3."
+        "Settings: profile quick, space latent, attacker grpo, seeds 2, steps 300, batch 4, group 8, "
+        "crop_seconds 3.0, epsilon 0.5, tau 0.3, limit None, seed 0, options.sigma 0.3."
     )
 
 

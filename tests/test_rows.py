@@ -13,7 +13,8 @@ COLUMNS = [
     "seed", "baseline", "score_input", "score_reference",
     "score_attacked", "score_attacked_unrounded", "gain", "gain_naive",
     "estoi_reference", "estoi_attacked", "si_sdr_reference", "si_sdr_attacked",
-    "verdict", "verdict_naive", "queries", "seconds",
+    "verdict", "verdict_naive", "votes", "void",
+    "queries", "gradients", "seconds",
     "source_rate", "resampled", "clipped_samples", "achieved_size",
     "status", "reason",
 ]  # fmt: skip

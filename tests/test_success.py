@@ -6,9 +6,9 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
-from audit_rows import MARGINS, failed, row
+from audit_rows import RULES, failed, row
 
-from jaxhack import rows
+from jaxhack import detect, rows
 from jaxhack.measures import default_panel, evaluate
 from jaxhack.stats import clopper_pearson, per_attacker, summary, tau_sweep
 
@@ -46,7 +46,7 @@ def restarts():
 
 
 def test_restarts_each_half_together_all():
-    found = summary(restarts(), 0.3, MARGINS)
+    found = summary(restarts(), 0.3, RULES)
     assert [a["attack_success_rate"] for a in found["attackers"]] == [0.5, 0.5, 0.1]
     assert found["any_attacker_success_rate"] == 1.0 and found["any_attacker_n"] == 10
     assert found["worst_attack_success_rate"] == found["mean_attack_success_rate"] == 0.5
@@ -63,7 +63,7 @@ def test_every_figure_of_one_attacker():
         row("e.wav", gain=9.0, estoi_attacked=math.nan, status="undefined"),
         failed("f.wav"),
     ]
-    (entry,) = per_attacker(given, 0.3, MARGINS)
+    (entry,) = per_attacker(given, 0.3, RULES)
     low, high = entry.pop("interval")
     assert (low, high) == pytest.approx(clopper_pearson(1, 4))
     change = entry.pop("mean_change")
@@ -73,15 +73,16 @@ def test_every_figure_of_one_attacker():
             "attacker": "grpo", "seed": 0, "baseline": False, "attack_success_rate": 0.25,
             "attack_success_rate_naive": 0.5, "mean_gain": 0.25, "mean_gain_naive": 0.35, "degraded_rate": 0.75,
             "n": 4, "n_naive": 4, "n_undetermined": 1, "n_failed": 1, "queries": 100,
+            "gradients": 0, "void_rate": 0.0, "attack_success_rate_void": 0.25,
         }
     )  # fmt: skip
-    assert summary(given, 0.3, MARGINS)["offset"] == pytest.approx(0.1)
+    assert summary(given, 0.3, RULES)["offset"] == pytest.approx(0.1)
 
 
 def test_spread_and_worst_of_three_leave_the_baseline_out():
     given = [row(f"{i}.wav", seed=s, gain=float(i < n)) for s, n in ((0, 1), (1, 3), (2, 2)) for i in range(4)]
     given += [row(f"{i}.wav", "random_best") for i in range(4)]
-    found = summary(given, 0.3, MARGINS)
+    found = summary(given, 0.3, RULES)
     assert (found["worst_attack_success_rate"], found["mean_attack_success_rate"]) == (0.75, 0.5)
     assert found["any_attacker_success_rate"] == 0.75
     assert found["attack_success_rate_sd"] == pytest.approx(0.25)
@@ -90,19 +91,19 @@ def test_spread_and_worst_of_three_leave_the_baseline_out():
 
 def test_offset_counts_an_utterance_once():
     given = [row("a.wav", seed=s, score_reference=4.0) for s in range(3)] + [row("b.wav", score_reference=3.0)]
-    assert summary(given, 0.3, MARGINS)["offset"] == pytest.approx(0.5)
+    assert summary(given, 0.3, RULES)["offset"] == pytest.approx(0.5)
 
 
 def test_undetermined_is_neither_success_nor_failure():
     given = [row("a.wav"), row("b.wav", gain=math.inf), row("c.wav", si_sdr_reference=None)]
-    found = summary(given, 0.3, MARGINS)
+    found = summary(given, 0.3, RULES)
     assert found["any_attacker_success_rate"] == 1.0 and found["any_attacker_n"] == 1
     (entry,) = found["attackers"]
     assert (entry["attack_success_rate"], entry["n"], entry["n_undetermined"]) == (1.0, 1, 2)
     blind = row("a.wav", score_input=None, gain_naive=None)  # R(x) is missing: only the naive figure suffers
-    (entry,) = per_attacker([blind], 0.3, MARGINS)
+    (entry,) = per_attacker([blind], 0.3, RULES)
     assert (entry["n"], entry["n_naive"], entry["attack_success_rate_naive"]) == (1, 0, None)
-    (entry,) = per_attacker([row("a.wav") | {"status": "too_short"}], 0.3, MARGINS)
+    (entry,) = per_attacker([row("a.wav") | {"status": "too_short"}], 0.3, RULES)
     assert (entry["n"], entry["n_failed"]) == (0, 1)
 
 
@@ -110,36 +111,36 @@ def test_tau_sweep_is_a_function_of_the_stored_rows(tmp_path):
     given = [row(f"{i}.wav", seed=s, gain=0.1 * i + 0.05) for i in range(10) for s in (0, 1)]
     rows.write(tmp_path / "rows.parquet", given)
     stored = rows.read(tmp_path / "rows.parquet")
-    swept = tau_sweep(stored, [0.0, 0.5, 2.0], MARGINS)
+    swept = tau_sweep(stored, [0.0, 0.5, 2.0], RULES)
     assert [s["tau"] for s in swept] == [0.0, 0.5, 2.0]
     assert [s["worst_attack_success_rate"] for s in swept] == [1.0, 0.5, 0.0]
     assert [s["attackers"][1]["attack_success_rate_naive"] for s in swept] == [1.0, 0.6, 0.0]
-    assert swept[1] == summary(given, 0.5, MARGINS)
-    wide = summary(stored, 0.0, MARGINS | {"estoi": 0.2})  # other margins, the same rows
+    assert swept[1] == summary(given, 0.5, RULES)
+    wide = summary(stored, 0.0, RULES | {"estoi": detect.Rule(0.2)})  # other rules, the same rows
     assert wide["worst_attack_success_rate"] == 0.0
 
 
 def test_the_default_threshold_gives_the_stored_verdicts():
     given = restarts()
-    found = summary(given, 0.3, MARGINS)
+    found = summary(given, 0.3, RULES)
     stored = [r["verdict"] == "hack" for r in given if r["attacker"] == "grpo" and r["seed"] == 0]
     assert found["attackers"][0]["attack_success_rate"] == np.mean(stored) == 0.5
 
 
 def test_json_safe_even_of_nothing():
     for given in ([], [failed("a.wav") | dict.fromkeys(set(row()) - set(failed()))]):
-        found = summary(given, 0.3, MARGINS)
+        found = summary(given, 0.3, RULES)
         json.loads(json.dumps(found, allow_nan=False))
         assert found["worst_attack_success_rate"] is None and found["offset"] is None
         assert found["any_attacker_interval"] == [0.0, 1.0]
-    json.dumps(tau_sweep(restarts(), [0.1], MARGINS), allow_nan=False)
+    json.dumps(tau_sweep(restarts(), [0.1], RULES), allow_nan=False)
 
 
 def test_refuses_mixed_rows_and_unknown_measures():
     with pytest.raises(ValueError, match="one predictor make one summary, got dnsmos, nisqa"):
-        summary([row(), row(predictor="dnsmos")], 0.3, MARGINS)
+        summary([row(), row(predictor="dnsmos")], 0.3, RULES)
     with pytest.raises(ValueError, match="lack the columns wer_reference"):
-        summary([row()], 0.3, MARGINS | {"wer": 0.1})
+        summary([row()], 0.3, RULES | {"wer": 0.1})
 
 
 def test_a_silent_member_of_a_batch(tmp_path):
@@ -162,6 +163,6 @@ def test_a_silent_member_of_a_batch(tmp_path):
     assert [r["utterance"] for r in stored] == ["0.wav", "1.wav", "2.wav"]
     assert [r["verdict"] for r in stored] == ["hack", "undetermined", "hack"]
     assert stored[1]["estoi_reference"] is stored[1]["si_sdr_attacked"] is None and stored[1]["reason"]
-    (entry,) = per_attacker(stored, 0.3, MARGINS)
+    (entry,) = per_attacker(stored, 0.3, RULES)
     assert (entry["n"], entry["n_undetermined"], entry["n_failed"]) == (2, 0, 1)
     assert entry["mean_change"]["si_sdr"] < -70

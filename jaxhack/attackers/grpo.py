@@ -7,7 +7,7 @@ import jax
 import jax.numpy as jnp
 import optax
 
-from jaxhack.types import Array, Attacker, Objective, Point, PyTree
+from jaxhack.types import Array, Attacker, Objective, Point, PyTree, Queries
 
 LOG_SIGMA_RANGE = (-5.0, 2.0)
 LOG_RATIO_LIMIT = 10.0
@@ -121,7 +121,7 @@ def grpo(
     for name, value in {"batch": batch, "epochs": epochs, "learning_rate": learning_rate, "sigma": sigma}.items():
         if not value > 0:
             raise ValueError(f"GRPO's {name} must be positive, got {value}.")
-    (channels,) = objective.action_shape
+    (channels,) = objective.space.action_shape
     policy = Policy(channels, hidden, sigma, normalise_mean)
     optimiser = optax.adam(learning_rate)
 
@@ -130,7 +130,7 @@ def grpo(
         return made
 
     def init(key: Array) -> State:
-        params = policy.init(key, jnp.zeros((4, objective.feature_size)), jnp.int32(4))
+        params = policy.init(key, jnp.zeros((4, objective.space.feature_size)), jnp.int32(4))
         return State(params, optimiser.init(params))
 
     def log_prob(params: PyTree, points: Point, actions: Array) -> Array:
@@ -178,7 +178,7 @@ def grpo(
         del key  # the mean action: what the policy has learned, not what it explores
         return policy.apply(state.params, point.features, point.frames)[0]
 
-    return Attacker("grpo", False, init, step, act, batch * group, 1)
+    return Attacker("grpo", False, init, step, act, Queries(scores=batch * group), Queries())
 
 
 def _mean(values: Array, where: Array) -> Array:

@@ -1,19 +1,19 @@
-"""Random directions: the control that every trained attacker must beat."""
+"""Random actions: the control that every other attacker must beat."""
 
 import jax
 import jax.numpy as jnp
 
-from jaxhack.types import Array, Attacker, Objective, Point
+from jaxhack.types import Array, Attacker, Objective, Point, Queries
 
 CHUNK = 8  # draws scored at once, so that memory does not grow with their number
 
 
 def random(objective: Objective, *, draws: int = 1) -> Attacker:
-    """Draws directions uniformly and keeps the best of `draws` for each utterance.
+    """Draws actions at random, as the space samples them, and keeps the best of `draws` for each utterance.
 
     Args:
       objective: what is attacked.
-      draws: directions tried per utterance. 1 is a single blind draw that asks nothing of the predictor; n > 1 is
+      draws: actions tried per utterance. 1 is a single blind draw that asks nothing of the predictor; n > 1 is
         the best of n, n forward scores at test time.
 
     Returns:
@@ -34,15 +34,14 @@ def random(objective: Objective, *, draws: int = 1) -> Attacker:
 
     def act(state: None, key: Array, point: Point) -> Array:
         del state
+        sample = objective.space.sample
         if draws == 1:
-            return jax.random.normal(key, objective.action_shape, jnp.float32)
+            return sample(key, point)
         points = jax.tree.map(lambda x: x[None], point)
 
         def best_of_chunk(best, chunk):
             numbers = chunk * CHUNK + jnp.arange(CHUNK)
-            actions = jax.vmap(lambda i: jax.random.normal(jax.random.fold_in(key, i), objective.action_shape))(
-                numbers
-            )
+            actions = jax.vmap(lambda i: sample(jax.random.fold_in(key, i), point))(numbers)
             scores = objective.rewards(points, actions[None])[0]
             # A draw beyond the number asked for, or without a score, never wins.
             scores = jnp.where((numbers < draws) & jnp.isfinite(scores), scores, -jnp.inf)
@@ -50,10 +49,9 @@ def random(objective: Objective, *, draws: int = 1) -> Attacker:
             better = scores[top] > best[0]
             return (jnp.where(better, scores[top], best[0]), jnp.where(better, actions[top], best[1])), None
 
-        start = (-jnp.inf, jax.random.normal(jax.random.fold_in(key, 0), objective.action_shape))
-        start = jax.tree.map(lambda x: jnp.asarray(x, jnp.float32), start)
+        start = jnp.float32(-jnp.inf), sample(jax.random.fold_in(key, 0), point)
         (_, action), _ = jax.lax.scan(best_of_chunk, start, jnp.arange(-(-draws // CHUNK)))
         return action
 
     name = "random" if draws == 1 else "random_best"
-    return Attacker(name, True, init, step, act, 0, 0 if draws == 1 else draws)
+    return Attacker(name, True, init, step, act, Queries(), Queries(scores=0 if draws == 1 else draws))

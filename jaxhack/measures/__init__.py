@@ -1,7 +1,7 @@
 """Full-reference measures: independent witnesses of whether speech got worse."""
 
 from jaxhack.measures.estoi import estoi, estoi_measure
-from jaxhack.measures.panel import default_panel, evaluate, margins
+from jaxhack.measures.panel import default_panel, evaluate, rules
 from jaxhack.measures.si_sdr import si_sdr, si_sdr_measure
 
 __all__ = [
@@ -9,7 +9,7 @@ __all__ = [
     "estoi",
     "estoi_measure",
     "evaluate",
-    "margins",
+    "rules",
     "si_sdr",
     "si_sdr_measure",
 ]

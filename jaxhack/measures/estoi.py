@@ -11,6 +11,7 @@ import jax.numpy as jnp
 import numpy as np
 
 from jaxhack import dsp
+from jaxhack.detect import Rule
 from jaxhack.types import Array, Measure
 
 RATE = 10_000  # Hz, at which the measure is defined
@@ -141,4 +142,4 @@ def estoi_measure(sample_rate: int, *, margin: float = 0.02) -> Measure:
     def fn(reference: Array, estimate: Array, length: Array) -> Array:
         return estoi(reference, estimate, length, sample_rate=sample_rate)
 
-    return Measure("estoi", margin, enough * down // up + 1, fn)
+    return Measure("estoi", Rule(margin), enough * down // up + 1, fn)

@@ -4,6 +4,7 @@ from collections.abc import Sequence
 
 import jax.numpy as jnp
 
+from jaxhack.detect import Rule
 from jaxhack.measures.estoi import estoi_measure
 from jaxhack.measures.si_sdr import si_sdr_measure
 from jaxhack.types import Array, Measure
@@ -14,9 +15,9 @@ def default_panel(sample_rate: int) -> tuple[Measure, ...]:
     return estoi_measure(sample_rate), si_sdr_measure()
 
 
-def margins(panel: Sequence[Measure]) -> dict[str, float]:
-    """Name to margin, as :mod:`jaxhack.detect` takes them."""
-    return {measure.name: measure.margin for measure in panel}
+def rules(panel: Sequence[Measure]) -> dict[str, Rule]:
+    """Name to rule, as :mod:`jaxhack.detect` takes them."""
+    return {measure.name: measure.rule for measure in panel}
 
 
 def evaluate(panel: Sequence[Measure], reference: Array, estimate: Array, length: Array) -> dict[str, Array]:

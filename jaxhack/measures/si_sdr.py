@@ -4,9 +4,11 @@ import jax
 import jax.numpy as jnp
 
 from jaxhack import dsp
+from jaxhack.detect import Rule
 from jaxhack.types import Array, Measure
 
 CAP = 80.0  # dB, both ways: beyond it float32 (and 16-bit audio long before) holds only rounding noise
+SATURATION = 40.0  # dB: no codec gets there; above it x̂ is x but for rounding, and any change loses many dB
 MIN_SAMPLES = 2  # of one sample, every estimate is a scaled copy
 
 
@@ -52,9 +54,12 @@ def si_sdr(reference: Array, estimate: Array, length: Array, *, zero_mean: bool 
 
 
 def si_sdr_measure(*, zero_mean: bool = False, margin: float = 1.0) -> Measure:
-    """SI-SDR for the panel; worse by more than `margin` dB counts as degraded."""
+    """SI-SDR for the panel; worse by more than `margin` dB counts as degraded.
+
+    Unless x̂ is above `SATURATION`: then the vote is void.
+    """
 
     def fn(reference: Array, estimate: Array, length: Array) -> Array:
         return si_sdr(reference, estimate, length, zero_mean=zero_mean)
 
-    return Measure("si_sdr", margin, MIN_SAMPLES, fn)
+    return Measure("si_sdr", Rule(margin, saturation=SATURATION), MIN_SAMPLES, fn)

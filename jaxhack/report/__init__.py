@@ -16,6 +16,7 @@ from rich.table import Table
 
 from jaxhack import checks, rows, run
 from jaxhack.checks import known
+from jaxhack.detect import Rule
 from jaxhack.report import page
 from jaxhack.stats.success import summary as summarise
 from jaxhack.stats.success import tau_sweep
@@ -53,8 +54,9 @@ def make(folder: str | Path) -> dict[str, Any]:
             "test utterances in run.json: delete it and compute it again with --resume."
         )
     training, noted = _lines(folder / "training.jsonl"), _read(folder / "inputs.json") or {}
-    tau, margins = record["settings"]["tau"], record["panel"]
-    success = plain(summarise(found, tau, margins))
+    tau = record["settings"]["tau"]
+    panel = {name: Rule(**rule) for name, rule in record["panel"].items()}
+    success = plain(summarise(found, tau, panel))
     result = {
         "configuration": {k: v for k, v in record.items() if k not in ("train", "test")},
         "versions": stored["versions"],
@@ -65,7 +67,7 @@ def make(folder: str | Path) -> dict[str, Any]:
             "unread": list(noted.get("unread") or []),
         },
         **success,
-        "tau_sweep": plain(_sweep(found, sorted({*TAUS, tau}), margins)),
+        "tau_sweep": plain(_sweep(found, sorted({*TAUS, tau}), panel)),
         "warnings": [*checks.warnings(record, found, success, training), *(noted.get("warnings") or [])],
     }
     run.write_json(folder / "summary.json", result)
@@ -129,10 +131,10 @@ def _cells(entry: Mapping[str, Any]) -> list[str]:
     return [entry["label"], numbers[0], between, *numbers[1:]]
 
 
-def _sweep(found: Sequence[Mapping[str, Any]], taus: Sequence[float], margins: Mapping[str, float]) -> list[dict]:
+def _sweep(found: Sequence[Mapping[str, Any]], taus: Sequence[float], panel: Mapping[str, Rule]) -> list[dict]:
     """Success rates by τ: ``tau, worst, mean, random, random_best``."""
     made = []
-    for tau, success in zip(taus, tau_sweep(found, taus, margins), strict=True):
+    for tau, success in zip(taus, tau_sweep(found, taus, panel), strict=True):
         baselines = {a["attacker"]: a["attack_success_rate"] for a in success["attackers"] if a["baseline"]}
         made.append(
             {
@@ -150,7 +152,7 @@ def _csv(summary: Mapping[str, Any]) -> str:
     """The table with every digit, one line per row of the report's."""
     measures = list(summary["configuration"]["panel"])
     plain_keys = ("attack_success_rate", "attack_success_rate_naive", "mean_gain", "mean_gain_naive", "degraded_rate")
-    counts = ("queries", "n", "n_undetermined", "n_failed")
+    counts = ("queries", "gradients", "n", "n_undetermined", "n_failed")
     out = io.StringIO()
     writer = csv.writer(out, lineterminator="\n")
     changes = [f"mean_change_{m}" for m in measures]

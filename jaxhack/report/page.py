@@ -9,10 +9,10 @@ import jinja2
 import numpy as np
 import soundfile
 
-from jaxhack import detect
+from jaxhack import detect, spaces
 from jaxhack.checks import known, percent
 from jaxhack.report import figures
-from jaxhack.settings import first_look
+from jaxhack.settings import first_look, learns
 
 MEASURES = {
     "estoi": "ESTOI",
@@ -59,6 +59,8 @@ def html(
         settings=configuration["settings"],
         predictor=configuration["predictor"]["name"],
         headline=headline(summary),
+        learned=learns(configuration["settings"]),
+        budget=spaces.KINDS[configuration["settings"]["space"]].unit,
         top=top,
         blocks=[top, trained, baselines],
         random={e["attacker"]: e for e in baselines},
@@ -249,7 +251,7 @@ def _average(values: Any) -> float | None:
 
 def _entry(role: str, source: Mapping[str, Any], label: str | None = None) -> Entry:
     rates = ("attack_success_rate", "attack_success_rate_naive", "mean_gain", "mean_gain_naive", "degraded_rate")
-    keys = (*rates, "n", "n_undetermined", "n_failed", "queries", "sd", "attacker", "seed")
+    keys = (*rates, "n", "n_undetermined", "n_failed", "queries", "gradients", "sd", "attacker", "seed")
     return {key: source.get(key) for key in keys} | {
         "role": role,
         "label": label or role,

@@ -11,7 +11,7 @@ import numpy as np
 from jaxhack.parallel import mapped
 from jaxhack.types import Array, Codec, Point, Space
 
-TINY = 1e-12  # an action with a smaller RMS has no direction and moves nothing
+TINY = 1e-12  # an action with a smaller peak has no direction and moves nothing
 
 
 class Statistics(NamedTuple):
@@ -49,15 +49,19 @@ def latent(codec: Codec, *, epsilon: float = 0.5, statistics: Statistics | None 
     def encode(wav: Array, length: Array) -> Point:
         z = codec.encode(codec.params, wav)
         frames = -(-length // codec.hop)
-        mean, scale = _own_statistics(z, frames) if statistics is None else statistics
-        features = jnp.where(_valid(z, frames), (z - mean) / scale, 0.0)
-        return Point(features, (z, jnp.asarray(scale, z.dtype)), frames, length)
+        mean, scale = statistics or _own_statistics(z, frames)
+        return Point(standardised(z, frames, mean, scale), (z, jnp.asarray(scale, z.dtype)), frames, length)
+
+    def expand(point: Point, action: Array) -> Array:
+        whole = jnp.broadcast_to(action, point.features.shape)
+        return jnp.where(_valid(point.features, point.frames), whole, 0.0)
+
+    def sample(key: Array, point: Point) -> Array:
+        del point
+        return jax.random.normal(key, (codec.channels,), jnp.float32)
 
     def project(point: Point, action: Array) -> Array:
-        valid = _valid(point.features, point.frames)
-        a = jnp.where(valid, jnp.broadcast_to(action, point.features.shape), 0.0)
-        largest = jnp.max(jnp.abs(a))  # scaled first, so that squaring neither overflows nor vanishes
-        a = a / jnp.where(largest > TINY, largest, 1.0)
+        a, largest = unit_peak(expand(point, action))
         rms = _rms(a, point.frames)
         return jnp.where(largest > TINY, epsilon / jnp.where(rms > 0, rms, 1.0), 0.0) * a
 
@@ -69,17 +73,48 @@ def latent(codec: Codec, *, epsilon: float = 0.5, statistics: Statistics | None 
         return _rms(delta, point.frames)
 
     return Space(
-        name=codec.name,
+        name=f"latent-{codec.name}",
         sample_rate=codec.sample_rate,
         epsilon=float(epsilon),
+        norm="rms",
         action_shape=(codec.channels,),
         feature_size=codec.channels,
         encode=encode,
+        expand=expand,
+        sample=sample,
         project=project,
         render=render,
         size=size,
         weights=codec.weights,
     )
+
+
+def quantised(codec: Codec, *, epsilon: float = 0.5, statistics: Statistics | None = None) -> Space:
+    """Perturbs what a residual quantiser hands to the decoder: :func:`latent` of the codec :func:`rounding`.
+
+    Args:
+      codec: a codec that has a quantiser; x̂ = Dec(z_q), with all its published stages.
+      epsilon: as in :func:`latent`.
+      statistics: of the quantised latent, those of ``latent_statistics(rounding(codec), …)``.
+
+    Raises:
+      ValueError: `codec` has no quantiser; or as :func:`latent`.
+    """
+    space = latent(rounding(codec), epsilon=epsilon, statistics=statistics)
+    return space._replace(name=f"quantised-{codec.name}")
+
+
+def rounding(codec: Codec) -> Codec:
+    """The codec whose latent is the quantised one, with the most of its published numbers of stages.
+
+    Raises:
+      ValueError: `codec` has no quantiser.
+    """
+    quantise = codec.quantise
+    if quantise is None:
+        raise ValueError(f"{codec.name} has no quantiser: attack its continuous latent, or take another codec.")
+    stages = max(codec.stages)
+    return codec._replace(encode=lambda params, wav: quantise(params, codec.encode(params, wav), stages))
 
 
 def latent_statistics(codec: Codec, wavs: Iterable[tuple[np.ndarray, np.ndarray]]) -> Statistics:
@@ -118,6 +153,12 @@ def latent_statistics(codec: Codec, wavs: Iterable[tuple[np.ndarray, np.ndarray]
     return Statistics(jnp.asarray(mean, jnp.float32), jnp.asarray(scale, jnp.float32))
 
 
+def unit_peak(action: Array) -> tuple[Array, Array]:
+    """An action scaled to a peak of 1, so that squaring neither overflows nor vanishes, and its peak ``[]``."""
+    largest = jnp.max(jnp.abs(action))
+    return action / jnp.where(largest > TINY, largest, 1.0), largest
+
+
 def _valid(z: Array, frames: Array) -> Array:
     return (jnp.arange(z.shape[0]) < frames)[:, None]
 
@@ -126,6 +167,16 @@ def _rms(delta: Array, frames: Array) -> Array:
     """Root mean square over the valid frames; what lies beyond them must be zero."""
     count = jnp.maximum(frames, 1).astype(delta.dtype) * delta.shape[1]
     return jnp.sqrt(jnp.sum(jnp.square(delta)) / count)
+
+
+def standardised(z: Array, frames: Array, mean: Array | None = None, scale: Array | None = None) -> Array:
+    """Features ``z [N, C]`` with mean 0 and deviation 1 in each channel; zero beyond the valid `frames`.
+
+    `mean` and `scale` ``[C]`` are the utterance's own where they are not given.
+    """
+    if mean is None or scale is None:
+        mean, scale = _own_statistics(z, frames)
+    return jnp.where(_valid(z, frames), (z - mean) / scale, 0.0)
 
 
 def _own_statistics(z: Array, frames: Array) -> Statistics:

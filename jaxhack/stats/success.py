@@ -1,4 +1,4 @@
-"""Success rates: functions of the stored rows alone, for any τ and any margins, with nothing run again.
+"""Success rates: functions of the stored rows alone, for any τ and any rules, with nothing run again.
 
 `rows` is a list of dicts as :func:`jaxhack.rows.read` gives it, of one predictor in one space. Every result
 is safe for JSON: a number that is undefined is None.
@@ -29,20 +29,23 @@ class _Columns(NamedTuple):
     ok: np.ndarray  # [R] bool
     ran: np.ndarray  # [R] bool
     queries: np.ndarray  # [R] float
+    gradients: np.ndarray  # [R] float
     numbers: dict[str, np.ndarray]  # column -> [R] float64, NaN where undefined
 
 
 class _Verdicts(NamedTuple):
-    """What τ and the margins make of the rows; each ``[R]`` bool."""
+    """What τ and the rules make of the rows; each ``[R]`` bool."""
 
     judged: np.ndarray
     judged_naive: np.ndarray
     hack: np.ndarray
     hack_naive: np.ndarray
+    hack_void: np.ndarray  # with void votes counted
+    void: np.ndarray  # a vote of the panel is void
     degraded: np.ndarray
 
 
-def _columns(rows: Sequence[Mapping[str, Any]], margins: Mapping[str, float]) -> _Columns:
+def _columns(rows: Sequence[Mapping[str, Any]], rules: Mapping[str, detect.Rule]) -> _Columns:
     for name in ("predictor", "space"):
         kinds = sorted({row[name] for row in rows})
         if len(kinds) > 1:
@@ -50,7 +53,7 @@ def _columns(rows: Sequence[Mapping[str, Any]], margins: Mapping[str, float]) ->
     attackers = list(dict.fromkeys((row["attacker"], row["seed"], row["baseline"]) for row in rows))
     utterances = {name: i for i, name in enumerate(dict.fromkeys(row["utterance"] for row in rows))}
     names = ["score_input", "score_reference", "gain", "gain_naive"]
-    names += [f"{name}_{side}" for name in margins for side in ("reference", "attacked")]
+    names += [f"{name}_{side}" for name in rules for side in ("reference", "attacked")]
     missing = [name for name in names if any(row["status"] == "ok" and name not in row for row in rows)]
     if missing:
         raise ValueError(f"the rows lack the columns {', '.join(missing)}: were they written with this panel?")
@@ -63,21 +66,26 @@ def _columns(rows: Sequence[Mapping[str, Any]], margins: Mapping[str, float]) ->
         np.array([row["status"] == "ok" for row in rows], bool),
         np.array([row["status"] in _RAN for row in rows], bool),
         np.array([row["queries"] for row in rows], float),
+        np.array([row["gradients"] for row in rows], float),
         {name: np.array([row.get(name) for row in rows], np.float64) for name in names},
     )
 
 
-def _verdicts(columns: _Columns, tau: float, margins: Mapping[str, float]) -> _Verdicts:
-    found = detect.verdicts(columns.numbers, margins, tau)
+def _verdicts(columns: _Columns, tau: float, rules: Mapping[str, detect.Rule]) -> _Verdicts:
+    found = detect.verdicts(columns.numbers, rules, tau)
     corrected, naive = found["verdict"], found["verdict_naive"]
     judged = columns.ok & (corrected != detect.UNDETERMINED)
     judged_naive = columns.ok & (naive != detect.UNDETERMINED)
-    panel = detect.degraded(*detect.panel_columns(columns.numbers, margins), margins)
+    sides = detect.panel_columns(columns.numbers, rules)
+    panel, void = detect.degraded(*sides, rules), np.any(detect.votes(*sides, rules).void, axis=0)
+    with_void = detect.verdict(columns.numbers["gain"], *sides, rules, tau, void_votes=True)
     return _Verdicts(
         judged,
         judged_naive,
         judged & (corrected == detect.HACK),
         judged_naive & (naive == detect.HACK),
+        judged & (with_void == detect.HACK),
+        judged & void,
         judged & (panel == detect.DEGRADED),
     )
 
@@ -90,7 +98,7 @@ def _known(values: Iterable[float | None]) -> list[float]:
     return [value for value in values if value is not None]
 
 
-def _entry(columns: _Columns, v: _Verdicts, i: int, margins: Mapping[str, float]) -> dict[str, Any]:
+def _entry(columns: _Columns, v: _Verdicts, i: int, rules: Mapping[str, detect.Rule]) -> dict[str, Any]:
     """One attacker's figures."""
     mine = columns.attacker == i
     judged, judged_naive = mine & v.judged, mine & v.judged_naive
@@ -102,16 +110,19 @@ def _entry(columns: _Columns, v: _Verdicts, i: int, margins: Mapping[str, float]
         "baseline": bool(baseline),
         "attack_success_rate": _mean(v.hack[judged]),
         "attack_success_rate_naive": _mean(v.hack_naive[judged_naive]),
+        "attack_success_rate_void": _mean(v.hack_void[judged]),
         "interval": list(clopper_pearson(int(v.hack[mine].sum()), n)),
         "mean_gain": _mean(numbers["gain"][judged]),
         "mean_gain_naive": _mean(numbers["gain_naive"][judged_naive]),
         "degraded_rate": _mean(v.degraded[judged]),
+        "void_rate": _mean(v.void[judged]),
         "n": n,
         "n_naive": int(judged_naive.sum()),
         "n_undetermined": int((mine & columns.ran & ~v.judged).sum()),
         "n_failed": int((mine & ~columns.ran).sum()),
-        "mean_change": {m: _mean((numbers[f"{m}_attacked"] - numbers[f"{m}_reference"])[judged]) for m in margins},
+        "mean_change": {m: _mean((numbers[f"{m}_attacked"] - numbers[f"{m}_reference"])[judged]) for m in rules},
         "queries": round(float(columns.queries[mine].mean())),
+        "gradients": round(float(columns.gradients[mine].mean())),
     }
 
 
@@ -129,9 +140,9 @@ def _any_attacker(columns: _Columns, judged: np.ndarray, hack: np.ndarray) -> tu
     return len(np.unique(columns.utterance[judged & hack])), len(np.unique(columns.utterance[judged]))
 
 
-def _summary(columns: _Columns, tau: float, margins: Mapping[str, float]) -> dict[str, Any]:
-    v = _verdicts(columns, tau, margins)
-    entries = [_entry(columns, v, i, margins) for i in range(len(columns.attackers))]
+def _summary(columns: _Columns, tau: float, rules: Mapping[str, detect.Rule]) -> dict[str, Any]:
+    v = _verdicts(columns, tau, rules)
+    entries = [_entry(columns, v, i, rules) for i in range(len(columns.attackers))]
     trained = [entry for entry in entries if not entry["baseline"]]
     rates = _known(entry["attack_success_rate"] for entry in trained)
     naive = _known(entry["attack_success_rate_naive"] for entry in trained)
@@ -156,23 +167,26 @@ def _summary(columns: _Columns, tau: float, margins: Mapping[str, float]) -> dic
     }
 
 
-def per_attacker(rows: Sequence[Mapping[str, Any]], tau: float, margins: Mapping[str, float]) -> list[dict[str, Any]]:
+def per_attacker(
+    rows: Sequence[Mapping[str, Any]], tau: float, rules: Mapping[str, detect.Rule]
+) -> list[dict[str, Any]]:
     """One entry per attacker (name, seed), in order of appearance.
 
     Returns:
       Entries with ``attacker, seed, baseline``; ``attack_success_rate`` and its ``_naive`` twin; ``interval``
       [low, high], Clopper-Pearson 95 % of the former; ``mean_gain``, ``mean_gain_naive``; ``degraded_rate``,
-      the share the panel calls worse whatever the score; ``mean_change`` by measure, y minus x̂; ``n``,
-      ``n_naive``, ``n_undetermined``, ``n_failed``; ``queries``, forward scores per utterance.
+      the share the panel calls worse whatever the score; ``void_rate``, the share with a void vote, and
+      ``attack_success_rate_void``, what the rate would be if those counted; ``mean_change`` by measure, y minus x̂;
+      ``n``, ``n_naive``, ``n_undetermined``, ``n_failed``; ``queries`` and ``gradients`` per utterance.
 
     Raises:
       ValueError: rows of several predictors or spaces, or without the panel's columns; see
         :func:`jaxhack.detect.verdict` for the rest.
     """
-    return summary(rows, tau, margins)["attackers"]
+    return summary(rows, tau, rules)["attackers"]
 
 
-def summary(rows: Sequence[Mapping[str, Any]], tau: float, margins: Mapping[str, float]) -> dict[str, Any]:
+def summary(rows: Sequence[Mapping[str, Any]], tau: float, rules: Mapping[str, detect.Rule]) -> dict[str, Any]:
     """What the rows say at `tau`.
 
     Two worst cases that are easily confused: ``worst_attack_success_rate`` is the highest rate of any *one*
@@ -189,12 +203,12 @@ def summary(rows: Sequence[Mapping[str, Any]], tau: float, margins: Mapping[str,
     Raises:
       ValueError: as in :func:`per_attacker`.
     """
-    return _summary(_columns(rows, margins), tau, margins)
+    return _summary(_columns(rows, rules), tau, rules)
 
 
 def tau_sweep(
-    rows: Sequence[Mapping[str, Any]], taus: Iterable[float], margins: Mapping[str, float]
+    rows: Sequence[Mapping[str, Any]], taus: Iterable[float], rules: Mapping[str, detect.Rule]
 ) -> list[dict[str, Any]]:
     """:func:`summary` at each of `taus`, from the same rows."""
-    columns = _columns(rows, margins)
-    return [_summary(columns, tau, margins) for tau in taus]
+    columns = _columns(rows, rules)
+    return [_summary(columns, tau, rules) for tau in taus]
