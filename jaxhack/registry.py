@@ -11,7 +11,7 @@ from collections.abc import Callable, Iterable
 from typing import Any, NamedTuple
 
 from jaxhack import weights as weight_files
-from jaxhack.types import Codec, Embedder, Predictor, Weight
+from jaxhack.types import Codec, Embedder, Encoder, Predictor, Recogniser, Weight
 
 BLACK_BOX_RATE = 16000  # Hz, of a black box that was given none
 
@@ -19,7 +19,7 @@ BLACK_BOX_RATE = 16000  # Hz, of a black box that was given none
 class Entry(NamedTuple):
     """How one named thing is made; licence and origin are in its weights."""
 
-    kind: str  # "predictor", "codec" or "embedder"
+    kind: str  # "predictor", "codec", "embedder" or "encoder"
     make: str  # "module:factory", called with {file name: path}
     weights: str  # "module:TUPLE of Weight"
     summary: str
@@ -74,6 +74,12 @@ ENTRIES: dict[str, Entry] = {
     "lyra": Entry("codec", "ports.lyra:lyra", "ports.lyra:LYRA_WEIGHTS", "Lyra V2, continuous latent at 50 Hz"),
     "ge2e": Entry(
         "embedder", "ports.ge2e:ge2e", "ports.ge2e:GE2E_WEIGHTS", "Resemblyzer's GE2E speaker encoder, 256 numbers"
+    ),
+    "distillmos-frames": Entry(
+        "encoder",
+        "ports.distillmos:distillmos_frames",
+        "ports.distillmos:DISTILLMOS_WEIGHTS",
+        "the frames that DistillMOS pools, 200 numbers each 20 ms",
     ),
     # Spaces and attackers belong here too, as further kinds.
 }
@@ -150,6 +156,24 @@ def codec(name: str | Codec, *, models: str | os.PathLike[str] | None = None) ->
 def embedder(name: str | Embedder, *, models: str | os.PathLike[str] | None = None) -> Embedder:
     """A speaker encoder by name, or an embedder, which is returned; see :func:`predictor`."""
     return name if isinstance(name, Embedder) else _make(name, "embedder", models)
+
+
+def encoder(name: str | Encoder, *, models: str | os.PathLike[str] | None = None) -> Encoder:
+    """A frame encoder by name, or an encoder, which is returned; see :func:`predictor`."""
+    return name if isinstance(name, Encoder) else _make(name, "encoder", models)
+
+
+def recogniser(model: str | os.PathLike[str] | None = None) -> Recogniser:
+    """A speech recogniser: Whisper from a folder with a model in CTranslate2's format, else PocketSphinx.
+
+    Raises:
+      ValueError: the folder holds no model, or the package that runs it is not installed.
+    """
+    return (
+        _load("ports.recognisers:pocketsphinx")()
+        if model is None
+        else _load("ports.recognisers:faster_whisper")(model)
+    )
 
 
 def at_rate(made: Predictor, sample_rate: int | None) -> Predictor:

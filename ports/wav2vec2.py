@@ -14,9 +14,11 @@ The feature extractor's kernels are at most two strides long, so each convolutio
 """
 
 import functools
+import hashlib
 import math
 import re
 from collections.abc import Mapping
+from pathlib import Path
 from typing import Any, NamedTuple
 
 import flax.linen as nn
@@ -25,8 +27,9 @@ import jax.numpy as jnp
 import numpy as np
 from jax import lax
 
+from jaxhack import types
 from jaxhack.types import Array, PyTree
-from ports.checkpoint import strict_load
+from ports.checkpoint import read_torch, strict_load
 from ports.transformer import Dense, dot, layer_norm, stack
 
 SAMPLE_RATE = 16_000  # Hz, of every published model
@@ -217,6 +220,35 @@ def _buckets(frames: int, config: Config) -> np.ndarray:
     ratio = np.log(np.maximum(np.abs(distance), 1).astype(np.float32) / np.float32(exact))
     far = exact + (ratio / np.float32(math.log(config.max_distance / exact)) * np.float32(half - exact)).astype(int)
     return half * (distance > 0) + np.where(np.abs(distance) < exact, np.abs(distance), np.minimum(far, half - 1))
+
+
+def encoder(
+    path: str | Path, config: Config = WAV2VEC2_BASE, *, name: str, prefix: str = "", layer: int = -1
+) -> types.Encoder:
+    """A hidden state of a checkpoint that the caller brings, frame by frame: features of SpeechBERTScore.
+
+    Args:
+        path: a checkpoint of PyTorch under fairseq's or Hugging Face's names.
+        config: its architecture.
+        name: what rows are to call it, such as ``"hubert-base"``.
+        prefix: what the encoder's names begin with.
+        layer: of the hidden states; 0 is what the first layer takes, −1 the output. SpeechBERTScore's authors take
+            the output of HuBERT base, or 14 of WavLM large. Waveforms are taken as they are, as theirs are.
+
+    Returns:
+        An encoder at 16 kHz; no frame below 400 samples.
+
+    Raises:
+        ValueError: not this architecture's weights, down to a tensor's name; or a value is not finite.
+    """
+    path, net = Path(path), Encoder(config)
+    params, _ = load(read_torch(path), config, prefix=prefix)
+
+    def features(params: PyTree, wav: Array, length: Array) -> tuple[Array, Array]:
+        return jnp.asarray(net.apply({"params": params}, wav, length))[layer], frame_count(config, length)
+
+    weights = {path.name: hashlib.sha256(path.read_bytes()).hexdigest()}
+    return types.Encoder(name, SAMPLE_RATE, config.channels, params, features, min_samples(config), weights)
 
 
 # Loading
