@@ -1,6 +1,6 @@
 """Success rates: functions of the stored rows alone, for any τ and any rules, with nothing run again.
 
-`rows` is a list of dicts as :func:`jaxhack.rows.read` gives it, of one predictor in one space. Every result
+`rows` is a list of dicts as :func:`jaxhack.rows.read` gives it, of one predictor in one space at one budget. Every result
 is safe for JSON: a number that is undefined is None.
 
 A row is *judged* when its status is "ok" and its verdict is determined. Rates and means are over judged rows
@@ -46,10 +46,10 @@ class _Verdicts(NamedTuple):
 
 
 def _columns(rows: Sequence[Mapping[str, Any]], rules: Mapping[str, detect.Rule]) -> _Columns:
-    for name in ("predictor", "space"):
+    for name in ("predictor", "space", "epsilon"):
         kinds = sorted({row[name] for row in rows})
         if len(kinds) > 1:
-            raise ValueError(f"rows of one {name} make one summary, got {', '.join(kinds)}: filter them first")
+            raise ValueError(f"rows of one {name} make one summary, got {', '.join(map(str, kinds))}: filter them first")
     attackers = list(dict.fromkeys((row["attacker"], row["seed"], row["baseline"]) for row in rows))
     utterances = {name: i for i, name in enumerate(dict.fromkeys(row["utterance"] for row in rows))}
     names = ["score_input", "score_reference", "gain", "gain_naive"]
@@ -180,7 +180,7 @@ def per_attacker(
       ``n``, ``n_naive``, ``n_undetermined``, ``n_failed``; ``queries`` and ``gradients`` per utterance.
 
     Raises:
-      ValueError: rows of several predictors or spaces, or without the panel's columns; see
+      ValueError: rows of several predictors, spaces or budgets, or without the panel's columns; see
         :func:`jaxhack.detect.verdict` for the rest.
     """
     return summary(rows, tau, rules)["attackers"]
