@@ -49,8 +49,8 @@ _AFTER = {
     "status": pa.string(),  # "ok", "too_short", "silent", "unreadable", "failed", …
     "reason": pa.string(),
 }
-_ALWAYS = "utterance predictor space epsilon attacker seed baseline verdict verdict_naive queries gradients status reason"
-_REQUIRED = frozenset(_ALWAYS.split())
+_ALWAYS = "utterance predictor space epsilon attacker seed baseline verdict verdict_naive queries gradients status"
+_REQUIRED = frozenset([*_ALWAYS.split(), "reason"])
 _SIDES = ("reference", "attacked")
 _PART = re.compile(r"part-(\d{6,})\.parquet")
 

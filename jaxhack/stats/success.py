@@ -1,7 +1,7 @@
 """Success rates: functions of the stored rows alone, for any τ and any rules, with nothing run again.
 
-`rows` is a list of dicts as :func:`jaxhack.rows.read` gives it, of one predictor in one space at one budget. Every result
-is safe for JSON: a number that is undefined is None.
+`rows` is a list of dicts as :func:`jaxhack.rows.read` gives it, of one predictor in one space at one budget. Every
+result is safe for JSON: a number that is undefined is None.
 
 A row is *judged* when its status is "ok" and its verdict is determined. Rates and means are over judged rows
 and `n` counts them. The others are counted apart: `n_undetermined` where the attack ran but a score or a
@@ -47,9 +47,9 @@ class _Verdicts(NamedTuple):
 
 def _columns(rows: Sequence[Mapping[str, Any]], rules: Mapping[str, detect.Rule]) -> _Columns:
     for name in ("predictor", "space", "epsilon"):
-        kinds = sorted({row[name] for row in rows})
+        kinds = [str(kind) for kind in sorted({row[name] for row in rows})]
         if len(kinds) > 1:
-            raise ValueError(f"rows of one {name} make one summary, got {', '.join(map(str, kinds))}: filter them first")
+            raise ValueError(f"rows of one {name} make one summary, got {', '.join(kinds)}: filter them first")
     attackers = list(dict.fromkeys((row["attacker"], row["seed"], row["baseline"]) for row in rows))
     utterances = {name: i for i, name in enumerate(dict.fromkeys(row["utterance"] for row in rows))}
     names = ["score_input", "score_reference", "gain", "gain_naive"]
