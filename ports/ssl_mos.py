@@ -13,7 +13,6 @@ of each clip alone, as the authors' inference scripts compute them. The waveform
 theirs beforehand (sv56).
 """
 
-import hashlib
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
@@ -24,6 +23,7 @@ from jaxhack.types import Array, Predictor, PyTree
 from ports.checkpoint import read_torch
 from ports.transformer import dot
 from ports.wav2vec2 import SAMPLE_RATE, WAV2VEC2_BASE, Config, Encoder, load, mean_over_frames, min_samples
+from ports.weight_file import weight_file
 
 FILE = "ckpt_w2vsmall"
 
@@ -42,9 +42,8 @@ def ssl_mos(paths: Mapping[str, Path], *, config: Config = WAV2VEC2_BASE, dtype:
     Raises:
         ValueError: no such file, not this model's weights, down to a tensor's name; or a value is not finite.
     """
-    if FILE not in paths:
-        raise ValueError(f"needs the weight file {FILE!r}; got {sorted(paths)}.")
-    path, net, shortest = Path(paths[FILE]), Encoder(config, dtype), min_samples(config)
+    path, digest = weight_file("ssl-mos", FILE, paths)
+    net, shortest = Encoder(config, dtype), min_samples(config)
     shapes = {"output_layer.weight": (1, config.channels), "output_layer.bias": (1,)}
     encoder, output = load(read_torch(path), config, prefix="ssl_model.", also=shapes)
     kernel, bias = (jnp.asarray(output[name]) for name in shapes)
@@ -63,5 +62,5 @@ def ssl_mos(paths: Mapping[str, Path], *, config: Config = WAV2VEC2_BASE, dtype:
         scale=(1.0, 5.0),
         differentiable=True,
         min_samples=shortest,
-        weights={FILE: hashlib.sha256(path.read_bytes()).hexdigest()},
+        weights={FILE: digest},
     )
