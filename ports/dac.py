@@ -1,9 +1,10 @@
 """The Descript Audio Codec (DAC) at 16, 24 and 44.1 kHz.
 
-A re-implementation in Flax of the PyPI package ``descript-audio-codec`` 1.0.0 (code and weights MIT): Kumar et al.,
-*High-Fidelity Audio Compression with Improved RVQGAN*, arXiv 2306.06546. The latent is the encoder's continuous
-output. The published decoders were trained on quantised latents: ``decode(quantise(encode(wav)))`` is the
-original's chain, without the normalisation to −16 dB that its ``compress`` adds.
+A re-implementation in Flax of the PyPI package ``descript-audio-codec`` 1.0.0 (code and weights MIT, says its
+README): Kumar et al., *High-Fidelity Audio Compression with Improved RVQGAN*, arXiv 2306.06546. The latent is the
+encoder's continuous output. The published decoders were trained on quantised latents:
+``decode(quantise(encode(wav)))`` is the original's chain, without the normalisation to −16 dB that its ``compress``
+adds.
 
 What differs from the original:
 
@@ -30,14 +31,11 @@ import jax.numpy as jnp
 import numpy as np
 from jax import lax
 
-from jaxhack.types import Array, Codec
+from jaxhack.types import Array, Codec, Weight
 from ports.checkpoint import read_torch, strict_load
 from ports.conv1d import HIGHEST, conv1d, fold_weight_norm, from_torch, kept, torch_shape, transposed1d, used
 from ports.latents import check_latent, check_stages, check_wav, leaves, straight_through
 from ports.weight_file import weight_file
-
-LICENCE = "MIT"  # of the weights
-ORIGIN = "descript-audio-codec 1.0.0, https://github.com/descriptinc/descript-audio-codec/releases/download/"
 
 
 class Config(NamedTuple):
@@ -68,6 +66,17 @@ DAC_44KHZ = Config("dac-44khz", "weights.pth", "0.0.1", 44100, (2, 4, 8, 8), (8,
 DAC_44KHZ_16KBPS = Config(
     "dac-44khz-16kbps", "weights_44khz_16kbps.pth", "1.0.0", 44100, (2, 4, 8, 8), (8, 8, 4, 2), 18, latent_dim=128
 )
+
+
+def _weight(config: Config) -> Weight:
+    origin = f"github.com/descriptinc/descript-audio-codec, release {config.tag}"
+    return Weight(config.file, "dac", None, None, None, "MIT", origin)
+
+
+DAC_16KHZ_WEIGHTS = (_weight(DAC_16KHZ),)
+DAC_24KHZ_WEIGHTS = (_weight(DAC_24KHZ),)
+DAC_44KHZ_WEIGHTS = (_weight(DAC_44KHZ),)
+DAC_44KHZ_16KBPS_WEIGHTS = (_weight(DAC_44KHZ_16KBPS),)
 
 
 def dac(paths: Mapping[str, Path], config: Config, *, dtype: Any = jnp.float32) -> Codec:

@@ -1,9 +1,13 @@
 """EnCodec, Meta's neural codec: the causal model of 24 kHz and the non-causal one of 48 kHz.
 
-A re-implementation in Flax of the PyPI package ``encodec`` 0.1.1 (code MIT; weights CC BY-NC 4.0): Défossez et al.,
-*High Fidelity Neural Audio Compression*, arXiv 2210.13438. The latent is the encoder's continuous output; the
-published decoders were trained on quantised latents. The SHA-256 of the weight files is known by its first eight
-digits only, which are in their names and are checked here.
+A re-implementation in Flax of the PyPI package ``encodec`` 0.1.1: Défossez et al., *High Fidelity Neural Audio
+Compression*, arXiv 2210.13438. The latent is the encoder's continuous output; the published decoders were trained on
+quantised latents. The SHA-256 of the weight files is known by its first eight digits only, which are in their names
+and are checked here.
+
+The package states CC BY-NC 4.0 in its metadata and licence file, for all that is released with it. Since April 2023
+the repository, github.com/facebookresearch/encodec, puts its code under MIT; whether the weights too, its issues 49
+and 69 ask without an answer. So the weights count as CC BY-NC 4.0.
 
 What differs from the original, so that padding changes nothing:
 
@@ -32,7 +36,7 @@ import jax.numpy as jnp
 import numpy as np
 from jax import lax
 
-from jaxhack.types import Array, Codec
+from jaxhack.types import Array, Codec, Weight
 from ports.checkpoint import read_torch, strict_load
 from ports.conv1d import conv1d, fold_weight_norm, from_torch, kept, torch_shape, transposed1d, used
 from ports.latents import check_latent, check_stages, check_wav, leaves, straight_through
@@ -40,8 +44,6 @@ from ports.lstm import lstm
 from ports.transformer import dot
 from ports.weight_file import weight_file
 
-LICENCE = "CC-BY-NC-4.0"  # of the weights
-ORIGIN = "encodec 0.1.1, https://dl.fbaipublicfiles.com/encodec/v0/"
 _TRAINING = ("inited", "cluster_size", "embed_avg")  # what a checkpoint holds of a codebook beside its entries
 EDGE = 7  # taps of the convolutions beside the latent: frames that the first one sees
 
@@ -71,6 +73,15 @@ ENCODEC_24KHZ = Config("encodec-24khz", "encodec_24khz-d7cc33bc.th", 24000, (2, 
 ENCODEC_48KHZ = Config(
     "encodec-48khz", "encodec_48khz-7e698e3e.th", 48000, (2, 4, 8, 16), audio=2, causal=False, segment=150
 )
+
+
+def _weight(config: Config) -> Weight:
+    origin = "https://dl.fbaipublicfiles.com/encodec/v0/"
+    return Weight(config.file, "encodec", None, None, None, "CC-BY-NC-4.0", origin)
+
+
+ENCODEC_24KHZ_WEIGHTS = (_weight(ENCODEC_24KHZ),)
+ENCODEC_48KHZ_WEIGHTS = (_weight(ENCODEC_48KHZ),)
 
 
 def encodec_24khz(paths: Mapping[str, Path], *, dtype: Any = jnp.float32) -> Codec:

@@ -33,16 +33,15 @@ import jax.numpy as jnp
 import numpy as np
 from jax import lax
 
-from jaxhack.types import Array, Codec
+from jaxhack.types import Array, Codec, Weight
 from ports.checkpoint import read_safetensors, strict_load
 from ports.conv1d import HIGHEST, conv1d, from_torch, torch_shape, transposed1d
 from ports.latents import check_latent, check_stages, check_wav, leaves, straight_through
 from ports.transformer import stack
 from ports.weight_file import weight_file
 
-LICENCE = "CC-BY-4.0"  # of the weights
-ORIGIN = "https://huggingface.co/kyutai/mimi"
 FILE = "model.safetensors"
+MIMI_WEIGHTS = (Weight(FILE, "mimi", None, None, None, "CC-BY-4.0", "https://huggingface.co/kyutai/mimi"),)
 _PARTS = ("semantic_residual_vector_quantizer", "acoustic_residual_vector_quantizer")
 _LAYER = {  # what each parameter of a transformer layer is called in the original
     "qkv.kernel": tuple(f"self_attn.{x}_proj.weight" for x in "qkv"),

@@ -4,9 +4,8 @@ E. Cooper, W.-C. Huang, T. Toda, J. Yamagishi, "Generalization Ability of MOS Pr
 github.com/nii-yamagishilab/mos-finetune-ssl, whose published checkpoint is ``ckpt_w2vsmall`` in
 zenodo.org/record/6785056 (BSD-3-Clause, derived from fairseq's wav2vec 2.0, MIT).
 
-It is not in the registry: no hash of that file is public, and nothing is fetched that cannot be checked. Whoever has
-the file makes the predictor with :func:`ssl_mos` and hands it over. The checkpoint's names follow from the authors'
-code and fairseq's; the file itself was not at hand when this was written.
+No hash of that file is public, and nothing is fetched that cannot be checked: whoever has it brings it. The
+checkpoint's names follow from the authors' code and fairseq's; the file itself was not at hand when this was written.
 
 The authors' code gives the network no lengths, so in a batch its scores depend on the padding; here they are those
 of each clip alone, as the authors' inference scripts compute them. The waveform is taken as it is; the authors level
@@ -19,13 +18,16 @@ from typing import Any
 
 import jax.numpy as jnp
 
-from jaxhack.types import Array, Predictor, PyTree
+from jaxhack.types import Array, Predictor, PyTree, Weight
 from ports.checkpoint import read_torch
 from ports.transformer import dot
 from ports.wav2vec2 import SAMPLE_RATE, WAV2VEC2_BASE, Config, Encoder, load, mean_over_frames, min_samples
 from ports.weight_file import weight_file
 
 FILE = "ckpt_w2vsmall"
+SSL_MOS_WEIGHTS = (
+    Weight(FILE, "ssl_mos", None, None, None, "BSD-3-Clause", "zenodo.org/record/6785056, ckpt_w2vsmall.tar.gz"),
+)
 
 
 def ssl_mos(paths: Mapping[str, Path], *, config: Config = WAV2VEC2_BASE, dtype: Any = jnp.float32) -> Predictor:

@@ -13,6 +13,7 @@ import numpy as np
 import pytest
 import torch
 from parity import differing, largest, relative
+from rounding import moved
 from test_contracts import test_codec as keeps_the_contract
 from toys import bursts
 
@@ -202,6 +203,16 @@ def test_the_contract_is_kept(name, request):
     keeps_the_contract(codec)
 
 
+@pytest.mark.parametrize("name", ["causal", "stereo"])
+def test_bfloat16_is_near(name, request):
+    """Error of the latent and audio of one latent, random weights: ERRORS."""
+    config, params = {"causal": CAUSAL, "stereo": STEREO}[name], request.getfixturevalue(name)[1]
+    exact, rounded = (port.codec(params, config, dtype=dtype) for dtype in (jnp.float32, jnp.bfloat16))
+    latent, audio = moved(exact, rounded, bursts(LONG * HOP))
+    print(name, latent, audio)
+    assert 1e-4 < latent < 0.02 and 35 < audio < 80
+
+
 @pytest.mark.parametrize("config", [port.ENCODEC_24KHZ, port.ENCODEC_48KHZ])
 def test_full_size_names_and_shapes_are_official(official, config):
     with torch.device("meta"):
@@ -252,8 +263,6 @@ def test_a_file_that_is_not_the_published_one(tmp_path):
         ValueError, match=r"not the published encodec_24khz-d7cc33bc\.th: its SHA-256 is [0-9a-f]{64}"
     ):
         port.encodec_24khz({path.name: path})
-    with pytest.raises(ValueError, match=r"needs the file encodec_48khz-7e698e3e\.th"):
-        port.encodec_48khz({path.name: path})
 
 
 @pytest.mark.parametrize(
