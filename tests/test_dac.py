@@ -4,6 +4,7 @@ Most tests run narrow models; the full-size ones show the names and shapes of th
 """
 
 import functools
+import hashlib
 import sys
 from unittest import mock
 
@@ -17,6 +18,7 @@ from rounding import moved
 from test_contracts import test_codec as keeps_the_contract
 from toys import bursts
 
+import jaxhack as jh
 from ports import dac as port
 
 pytestmark = pytest.mark.quick_compilation
@@ -126,12 +128,25 @@ def test_the_contract_is_kept(pair):
 
 
 def test_bfloat16_is_near(pair):
-    """Error of the latent and audio of one latent, random weights: ERRORS."""
+    """With random weights the latent is off by 1.7 % (RMS) at most, audio of one latent by −40 dB."""
     config, _, params = pair
     exact, rounded = (port.codec(params, config, dtype=dtype) for dtype in (jnp.float32, jnp.bfloat16))
     latent, audio = moved(exact, rounded, bursts(LONG * config.hop))
-    print(latent, audio)
-    assert 1e-4 < latent < 0.02 and 35 < audio < 80
+    assert 1e-3 < latent < 0.04 and 30 < audio < 65
+
+
+def test_full_size_is_the_original(official, tmp_path, parity):
+    """The file where a user would bring it, by the codec's name."""
+    model = build(official, port.DAC_16KHZ)
+    (tmp_path / "dac").mkdir()
+    path = saved(model, port.DAC_16KHZ, tmp_path / "dac" / port.DAC_16KHZ.file)
+    codec, wav = jh.codec("dac-16khz", models=tmp_path), bursts(20 * port.DAC_16KHZ.hop)
+    assert codec.weights == {path.name: hashlib.sha256(path.read_bytes()).hexdigest()}
+    path.unlink()
+    z, out = reference(model, wav)
+    for stage, run, given, expected in (("latent", codec.encode, wav, z), ("audio", codec.decode, z, out)):
+        found = jax.jit(run)(codec.params, given)[: len(expected)]
+        parity("dac", f"{stage}, full size", relative(found, expected), 1e-4, "relative")
 
 
 @pytest.mark.parametrize("config", [port.DAC_16KHZ, port.DAC_24KHZ, port.DAC_44KHZ, port.DAC_44KHZ_16KBPS])

@@ -70,7 +70,6 @@ def test_bfloat16_is_near(paths, models, speech):
         for model in (dnsmos(paths, dtype=jnp.bfloat16), dnsmos_p808(paths, dtype=jnp.bfloat16))
     ]
     got, expected = both(rounded, speech[:48_000]), both(models, speech[:48_000])
-    print(got, expected)
     assert got.dtype == np.float32 and np.all(got != expected) and np.abs(got - expected).max() < 0.03
 
 

@@ -205,12 +205,20 @@ def test_the_contract_is_kept(name, request):
 
 @pytest.mark.parametrize("name", ["causal", "stereo"])
 def test_bfloat16_is_near(name, request):
-    """Error of the latent and audio of one latent, random weights: ERRORS."""
+    """With random weights the latent is off by 0.3 % (48 kHz: 0.6 %), audio of one latent by −52 dB (−43 dB)."""
     config, params = {"causal": CAUSAL, "stereo": STEREO}[name], request.getfixturevalue(name)[1]
     exact, rounded = (port.codec(params, config, dtype=dtype) for dtype in (jnp.float32, jnp.bfloat16))
     latent, audio = moved(exact, rounded, bursts(LONG * HOP))
-    print(name, latent, audio)
-    assert 1e-4 < latent < 0.02 and 35 < audio < 80
+    assert 1e-3 < latent < 0.02 and 35 < audio < 65
+
+
+def test_full_size_is_the_original(official, tmp_path, parity):
+    model, params = made(official, port.ENCODEC_24KHZ, tmp_path)
+    codec, wav = port.codec(params, port.ENCODEC_24KHZ), bursts(30 * HOP)
+    z, out = reference(model, wav)
+    for stage, run, given, expected in (("latent", codec.encode, wav, z), ("audio", codec.decode, z, out)):
+        error = relative(jax.jit(run)(params, given), expected)
+        parity("encodec, 24 kHz", f"{stage}, full size", error, 1e-4, "relative")
 
 
 @pytest.mark.parametrize("config", [port.ENCODEC_24KHZ, port.ENCODEC_48KHZ])

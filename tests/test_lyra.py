@@ -283,7 +283,6 @@ def test_bfloat16_is_near(shared, published):
     paths = {w.file: shared / "models" / w.folder / w.file for w in LYRA_WEIGHTS}
     wav = soundfile.read(shared / "speech/de_229_pv_leopard_de_test_de.flac", dtype="float32")[0][:10_240]
     latent, audio = moved(published, lyra(paths, dtype=jnp.bfloat16), wav)
-    print(latent, audio)
     assert 1e-3 < latent < 0.08 and 30 < audio < 60
 
 

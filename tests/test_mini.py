@@ -209,7 +209,6 @@ def test_bfloat16_is_near(shared, shipped):
     """Over five clips the latent is off by 0.23 % (RMS) at most, the audio of one latent by −54 dB."""
     wav = jh.audio.read(shared / "speech" / "de_229_pv_leopard_de_test_de.flac", sample_rate=16000).wav[:48000]
     latent, audio = moved(shipped, jh.codec("mini", dtype=jnp.bfloat16), wav)
-    print(latent, audio)
     assert 1e-4 < latent < 0.01 and 45 < audio < 80
 
 

@@ -177,7 +177,6 @@ def test_bfloat16_is_near(name, bound, paths, shared):
     """Largest change of a head over ten clips, clean and noisy: 0.018 MOS (of mos: 0.0095), NISQA-TTS 0.0115."""
     factory, wav = {"nisqa": nisqa, "nisqa-tts": nisqa_tts}[name], read(shared / CLIPS[1])
     got, expected = (scorer(factory(paths, dtype=dtype))(wav) for dtype in (jnp.bfloat16, jnp.float32))
-    print(got, expected)
     assert got.dtype == np.float32 and 0 < np.abs(got - expected).max() < bound
     assert np.all(got != expected)
 
