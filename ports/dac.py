@@ -85,6 +85,8 @@ def dac(paths: Mapping[str, Path], config: Config, *, dtype: Any = jnp.float32) 
     Args:
       paths: file name -> path, of ``config.file``.
       config: which model: ``DAC_16KHZ``, ``DAC_24KHZ``, ``DAC_44KHZ`` or ``DAC_44KHZ_16KBPS``.
+      dtype: of the products' factors in encoder and decoder; sums and the quantiser are float32. ``jnp.bfloat16``
+        moves the latent by up to 1.7 % (RMS) and the audio of one latent by −40 dB, with random weights.
 
     Raises:
       ValueError: the file is missing, damaged, or not what the architecture expects, down to a tensor's name.

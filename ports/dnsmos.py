@@ -335,6 +335,8 @@ def dnsmos(paths: Mapping[str, Path], *, dtype: Any = jnp.float32) -> Predictor:
 
     Args:
         paths: where ``sig_bak_ovr.onnx`` (:data:`DNSMOS_WEIGHTS`) is.
+        dtype: of the factors of the convolutions' products; sums, the spectrogram, the first convolution and the
+            dense layers are float32. ``jnp.bfloat16`` changes scores by up to 0.011.
 
     Returns:
         A differentiable predictor; NaN below 320 samples. Agrees with ``speechmos.dnsmos.run`` to 1e-3.
@@ -360,6 +362,7 @@ def dnsmos_p808(paths: Mapping[str, Path], *, dtype: Any = jnp.float32) -> Predi
 
     Args:
         paths: where ``model_v8.onnx`` (:data:`DNSMOS_P808_WEIGHTS`) is.
+        dtype: as :func:`dnsmos`; ``jnp.bfloat16`` changes scores by up to 0.0025.
 
     Returns:
         A differentiable predictor; NaN below 320 samples. Agrees with ``speechmos.dnsmos.run`` to 1e-3.

@@ -5,9 +5,9 @@ Compression*, arXiv 2210.13438. The latent is the encoder's continuous output; t
 quantised latents. The SHA-256 of the weight files is known by its first eight digits only, which are in their names
 and are checked here.
 
-The package states CC BY-NC 4.0 in its metadata and licence file, for all that is released with it. Since April 2023
-the repository, github.com/facebookresearch/encodec, puts its code under MIT; whether the weights too, its issues 49
-and 69 ask without an answer. So the weights count as CC BY-NC 4.0.
+The package is under CC BY-NC 4.0, as its metadata and README state. Since April 2023 the repository,
+github.com/facebookresearch/encodec, puts "the code" under MIT; whether the weights too is asked in its issues 49 and 69,
+where we found no answer. So the weights count as CC BY-NC 4.0.
 
 What differs from the original, so that padding changes nothing:
 
@@ -89,6 +89,9 @@ def encodec_24khz(paths: Mapping[str, Path], *, dtype: Any = jnp.float32) -> Cod
 
     Args:
       paths: file name -> path, of ``encodec_24khz-d7cc33bc.th``.
+      dtype: of the products' factors in encoder and decoder; sums, norms, the LSTM's recurrence and the quantiser are
+        float32. ``jnp.bfloat16`` moves the latent by 0.3 % (RMS) and the audio of one latent by −52 dB, with random
+        weights.
 
     Raises:
       ValueError: the file is missing, is another than the published one, or does not fit, down to a tensor's name.
@@ -101,6 +104,7 @@ def encodec_48khz(paths: Mapping[str, Path], *, dtype: Any = jnp.float32) -> Cod
 
     Args:
       paths: file name -> path, of ``encodec_48khz-7e698e3e.th``.
+      dtype: as :func:`encodec_24khz`; the latent moves by 0.6 % and the audio by −43 dB.
 
     Raises:
       ValueError: as :func:`encodec_24khz`.

@@ -52,6 +52,8 @@ def ge2e(paths: Mapping[str, Path], *, dtype: Any = jnp.float32) -> Embedder:
 
     Args:
         paths: where ``pretrained.pt`` (:data:`GE2E_WEIGHTS`) is.
+        dtype: of the factors of the LSTMs' input products; all else is float32. ``jnp.bfloat16`` turns the embedding
+            to a cosine of 1 − 4e-5 with itself.
 
     Returns:
         An embedder; NaN below 400 samples. Agrees with ``resemblyzer.VoiceEncoder.embed_utterance`` to 1e-4.

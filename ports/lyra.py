@@ -63,6 +63,9 @@ def lyra(paths: Mapping[str, Path], *, dtype: Any = jnp.float32) -> Codec:
 
     Args:
       paths: file name -> path of the three files that ``LYRA_WEIGHTS`` lists.
+      dtype: of the products' factors in encoder and decoder; sums, depthwise convolutions and the quantiser are
+        float32. On speech ``jnp.bfloat16`` moves the latent by up to 4.1 % (RMS), the audio of one latent by −36 dB,
+        and 5 to 14 % of the codes of 16 stages.
 
     Returns:
       A codec of 16 kHz, 320 samples a frame and 64 channels, whose latent is the encoder's continuous output.

@@ -86,6 +86,9 @@ def mimi(paths: Mapping[str, Path], *, dtype: Any = jnp.float32) -> Codec:
 
     Args:
       paths: file name -> path, of ``model.safetensors``. Its SHA-256 is not pinned; the codec states it.
+      dtype: of the products' factors in encoder and decoder; sums, norms, softmax, and the quantiser with its
+        projections are float32. ``jnp.bfloat16`` moves the latent by 0.5 % (RMS) and the audio of one latent by
+        −45 dB, with random weights.
 
     Raises:
       ValueError: the file is missing, damaged, or not what the architecture expects, down to a tensor's name.

@@ -61,6 +61,9 @@ def mini(paths: Mapping[str, Path], *, dtype: Any = jnp.float32) -> Codec:
 
     Args:
       paths: file name -> path of the file that ``MINI_WEIGHTS`` lists.
+      dtype: of the products' factors in encoder and decoder; sums, norms, transforms, depthwise convolutions and the
+        quantiser are float32. On speech ``jnp.bfloat16`` moves the latent by up to 0.23 % (RMS) and the audio of one
+        latent by −54 dB.
 
     Returns:
       A codec of 16 kHz, 320 samples a frame and 64 unbounded channels of about unit variance on speech.

@@ -47,6 +47,9 @@ def nisqa(paths: Mapping[str, Path], *, sample_rate: int = 16000, dtype: Any = j
         paths: file name -> where it lies; needs ``nisqa.tar``.
         sample_rate: the native rate of the audio, Hz. The reference never resamples: the mel bands reach
             up to 20 kHz at every rate, so the same speech scores a little differently at another rate.
+        dtype: of the products' factors in convolutions and attention; sums, the spectrogram, its first convolution,
+            norms, softmax and the pooling heads are float32. ``jnp.bfloat16`` changes mos by up to 0.010 and the
+            other heads by up to 0.018.
 
     Returns:
         A predictor; NaN for a ``length`` outside its ``min_samples`` (15 frames) … ``max_samples`` (52 s).
@@ -81,7 +84,8 @@ def nisqa(paths: Mapping[str, Path], *, sample_rate: int = 16000, dtype: Any = j
 def nisqa_tts(paths: Mapping[str, Path], *, sample_rate: int = 16000, dtype: Any = jnp.float32) -> Predictor:
     """NISQA-TTS v1.0: naturalness of synthetic speech, in MOS. Arguments, result and errors as :func:`nisqa`.
 
-    Needs ``nisqa_tts.tar``; the longest input is 60 s.
+    Needs ``nisqa_tts.tar``; the longest input is 60 s. ``jnp.bfloat16``, which the LSTM's recurrence does without,
+    changes the score by up to 0.012.
     """
     tensors, weights = _read(
         "nisqa-tts", "nisqa_tts.tar", paths, {"model": "NISQA", "ms_fmax": 8000, "cnn_model": "standard"}
