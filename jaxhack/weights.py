@@ -1,6 +1,6 @@
 """Where weight files come from: found in known places, checked by SHA-256, fetched only when asked.
 
-Nothing here imports the package that ships a file, and nothing is loaded before its hash is right.
+Nothing here imports the package that ships a file. Where a hash is confirmed, nothing is loaded before it is right.
 """
 
 import hashlib

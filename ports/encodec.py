@@ -6,8 +6,8 @@ quantised latents. The SHA-256 of the weight files is known by its first eight d
 and are checked here.
 
 The package is under CC BY-NC 4.0, as its metadata and README state. Since April 2023 the repository,
-github.com/facebookresearch/encodec, puts "the code" under MIT; whether the weights too is asked in its issues 49 and 69,
-where we found no answer. So the weights count as CC BY-NC 4.0.
+github.com/facebookresearch/encodec, puts "the code" under MIT; whether the weights too is asked in its issues 49 and
+69, where we found no answer. So the weights count as CC BY-NC 4.0.
 
 What differs from the original, so that padding changes nothing:
 
