@@ -14,7 +14,6 @@ compression (magnitude to the power of 0.3) is so steep at zero that gradients o
 are finite, the original's are NaN.
 """
 
-import hashlib
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
@@ -28,6 +27,7 @@ from jax import lax
 from jaxhack.types import Array, Predictor, PyTree, Weight
 from ports.checkpoint import read_torch, strict_load
 from ports.transformer import Dense, dot, stack
+from ports.weight_file import weight_file
 
 SAMPLE_RATE = 16_000
 SEGMENT = 122_880  # samples, 7.68 s
@@ -72,9 +72,8 @@ def distillmos(paths: Mapping[str, Path], *, dtype: Any = jnp.float32) -> Predic
         ValueError: no such file, not this model's weights, down to a tensor's name; or a value is not finite.
     """
     file = DISTILLMOS_WEIGHTS[0].file
-    if file not in paths:
-        raise ValueError(f"needs the weight file {file!r}; got {sorted(paths)}.")
-    path, net = Path(paths[file]), DistillMos(dtype)
+    path, digest = weight_file("distillmos", file, paths)
+    net = DistillMos(dtype)
 
     def heads(params: PyTree, wav: Array, length: Array) -> Array:
         return _score(net, params, wav, jnp.asarray(length, jnp.int32))[None]
@@ -88,7 +87,7 @@ def distillmos(paths: Mapping[str, Path], *, dtype: Any = jnp.float32) -> Predic
         scale=(1.0, 5.0),
         differentiable=True,
         min_samples=MIN_SAMPLES,
-        weights={file: hashlib.sha256(path.read_bytes()).hexdigest()},
+        weights={file: digest},
     )
 
 

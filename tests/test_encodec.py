@@ -13,6 +13,7 @@ import numpy as np
 import pytest
 import torch
 from parity import differing, largest, relative
+from rounding import moved
 from test_contracts import test_codec as keeps_the_contract
 from toys import bursts
 
@@ -202,6 +203,24 @@ def test_the_contract_is_kept(name, request):
     keeps_the_contract(codec)
 
 
+@pytest.mark.parametrize("name", ["causal", "stereo"])
+def test_bfloat16_is_near(name, request):
+    """With random weights the latent is off by 0.3 % (48 kHz: 0.6 %), audio of one latent by −52 dB (−43 dB)."""
+    config, params = {"causal": CAUSAL, "stereo": STEREO}[name], request.getfixturevalue(name)[1]
+    exact, rounded = (port.codec(params, config, dtype=dtype) for dtype in (jnp.float32, jnp.bfloat16))
+    latent, audio = moved(exact, rounded, bursts(LONG * HOP))
+    assert 1e-3 < latent < 0.02 and 35 < audio < 65
+
+
+def test_full_size_is_the_original(official, tmp_path, parity):
+    model, params = made(official, port.ENCODEC_24KHZ, tmp_path)
+    codec, wav = port.codec(params, port.ENCODEC_24KHZ), bursts(30 * HOP)
+    z, out = reference(model, wav)
+    for stage, run, given, expected in (("latent", codec.encode, wav, z), ("audio", codec.decode, z, out)):
+        error = relative(jax.jit(run)(params, given), expected)
+        parity("encodec, 24 kHz", f"{stage}, full size", error, 1e-4, "relative")
+
+
 @pytest.mark.parametrize("config", [port.ENCODEC_24KHZ, port.ENCODEC_48KHZ])
 def test_full_size_names_and_shapes_are_official(official, config):
     with torch.device("meta"):
@@ -252,8 +271,6 @@ def test_a_file_that_is_not_the_published_one(tmp_path):
         ValueError, match=r"not the published encodec_24khz-d7cc33bc\.th: its SHA-256 is [0-9a-f]{64}"
     ):
         port.encodec_24khz({path.name: path})
-    with pytest.raises(ValueError, match=r"needs the file encodec_48khz-7e698e3e\.th"):
-        port.encodec_48khz({path.name: path})
 
 
 @pytest.mark.parametrize(
