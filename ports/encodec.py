@@ -34,6 +34,7 @@ import numpy as np
 from jax import lax
 
 from jaxhack.types import Array, Codec
+from ports.activations import elu
 from ports.checkpoint import read_torch, strict_load
 from ports.conv1d import conv1d, fold_weight_norm, from_torch, kept, torch_shape, transposed1d, used
 from ports.latents import check_latent, check_stages, check_wav, leaves, straight_through
@@ -304,8 +305,8 @@ class Residual(nn.Module):
     def __call__(self, x: Array, n: Array | int) -> Array:
         """See the class."""
         size = x.shape[1]
-        h = Conv(size // 2, 3, self.causal, name="block.1.conv")(nn.elu(x), n)
-        h = Conv(size, 1, self.causal, name="block.3.conv")(nn.elu(h), n)
+        h = Conv(size // 2, 3, self.causal, name="block.1.conv")(elu(x), n)
+        h = Conv(size, 1, self.causal, name="block.3.conv")(elu(h), n)
         return Conv(size, 1, self.causal, name="shortcut.conv")(x, n) + h
 
 
@@ -337,10 +338,10 @@ class Encoder(nn.Module):
         for stride in reversed(c.ratios):
             x = Residual(c.causal, name=f"model.{index + 1}")(x, n)
             index, size = index + 3, 2 * size
-            x = Conv(size, 2 * stride, c.causal, stride, name=f"model.{index}.conv")(nn.elu(x), n)
+            x = Conv(size, 2 * stride, c.causal, stride, name=f"model.{index}.conv")(elu(x), n)
             n = -(-n // stride)
         x = LSTM(name=f"model.{index + 1}.lstm")(x)
-        return Conv(c.dimension, EDGE, c.causal, name=f"model.{index + 3}.conv")(nn.elu(x), n)
+        return Conv(c.dimension, EDGE, c.causal, name=f"model.{index + 3}.conv")(elu(x), n)
 
 
 class Decoder(nn.Module):
@@ -357,11 +358,11 @@ class Decoder(nn.Module):
         x = LSTM(name="model.1.lstm")(x)
         for stride in c.ratios:
             size //= 2
-            x = ConvTransposed(size, c.causal, stride, name=f"model.{index + 2}.convtr")(nn.elu(x), n)
+            x = ConvTransposed(size, c.causal, stride, name=f"model.{index + 2}.convtr")(elu(x), n)
             n = n * stride
             x = Residual(c.causal, name=f"model.{index + 3}")(x, n)
             index += 3
-        return Conv(c.audio, 7, c.causal, name=f"model.{index + 2}.conv")(nn.elu(x), n)
+        return Conv(c.audio, 7, c.causal, name=f"model.{index + 2}.conv")(elu(x), n)
 
 
 # --- weights ---

@@ -35,6 +35,7 @@ import numpy as np
 from jax import lax
 
 from jaxhack.types import Array, Codec
+from ports.activations import elu
 from ports.checkpoint import read_safetensors, strict_load
 from ports.conv1d import HIGHEST, conv1d, from_torch, torch_shape, transposed1d
 from ports.latents import check_latent, check_stages, check_wav, leaves, straight_through
@@ -231,8 +232,8 @@ class Upsample(nn.Module):
 
 def _residual(x: Array, name: str) -> Array:
     """``x + block(x)``, over ``[N, C]``."""
-    h = Conv(x.shape[1] // 2, 3, name=f"{name}.block.1.conv")(nn.elu(x))
-    return x + Conv(x.shape[1], 1, name=f"{name}.block.3.conv")(nn.elu(h))
+    h = Conv(x.shape[1] // 2, 3, name=f"{name}.block.1.conv")(elu(x))
+    return x + Conv(x.shape[1], 1, name=f"{name}.block.3.conv")(elu(h))
 
 
 def _transformer(x: Array, config: Config, name: str) -> Array:
@@ -265,8 +266,8 @@ class Encoder(nn.Module):
         x = Conv(size, 7, name="encoder.layers.0.conv")(wav[:, None])
         for i, stride in enumerate(reversed(c.ratios)):
             x, size = _residual(x, f"encoder.layers.{3 * i + 1}"), 2 * size
-            x = Conv(size, 2 * stride, stride, name=f"encoder.layers.{3 * i + 3}.conv")(nn.elu(x))
-        x = Conv(c.dimension, 3, name=f"encoder.layers.{3 * len(c.ratios) + 2}.conv")(nn.elu(x))
+            x = Conv(size, 2 * stride, stride, name=f"encoder.layers.{3 * i + 3}.conv")(elu(x))
+        x = Conv(c.dimension, 3, name=f"encoder.layers.{3 * len(c.ratios) + 2}.conv")(elu(x))
         return Downsample(name="downsample.conv")(_transformer(x, c, "encoder_transformer.layers"))
 
 
@@ -283,9 +284,9 @@ class Decoder(nn.Module):
         x = Conv(size, 7, name="decoder.layers.0.conv")(x)
         for i, stride in enumerate(c.ratios):
             size //= 2
-            x = ConvTransposed(size, stride, name=f"decoder.layers.{3 * i + 2}.conv")(nn.elu(x))
+            x = ConvTransposed(size, stride, name=f"decoder.layers.{3 * i + 2}.conv")(elu(x))
             x = _residual(x, f"decoder.layers.{3 * i + 3}")
-        return Conv(1, 3, name=f"decoder.layers.{3 * len(c.ratios) + 2}.conv")(nn.elu(x))[:, 0]
+        return Conv(1, 3, name=f"decoder.layers.{3 * len(c.ratios) + 2}.conv")(elu(x))[:, 0]
 
 
 # --- weights ---
