@@ -32,6 +32,7 @@ import numpy as np
 from jax import lax
 
 from jaxhack.types import Array, Codec, Weight
+from ports.activations import snake
 from ports.checkpoint import read_torch, strict_load
 from ports.conv1d import HIGHEST, conv1d, fold_weight_norm, from_torch, kept, torch_shape, transposed1d, used
 from ports.latents import check_latent, check_stages, check_wav, leaves, straight_through
@@ -238,7 +239,7 @@ class Snake(nn.Module):
     def __call__(self, x: Array) -> Array:
         """See the class."""
         alpha = self.param("alpha", nn.initializers.ones, (x.shape[1],))
-        return x + jnp.square(jnp.sin(alpha * x)) / (alpha + 1e-9)
+        return snake(x, alpha)
 
 
 def _residuals(x: Array, n: Array, scope: str, first: int, dtype: Any) -> Array:

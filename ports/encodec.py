@@ -37,6 +37,7 @@ import numpy as np
 from jax import lax
 
 from jaxhack.types import Array, Codec, Weight
+from ports.activations import elu
 from ports.checkpoint import read_torch, strict_load
 from ports.conv1d import conv1d, fold_weight_norm, from_torch, kept, torch_shape, transposed1d, used
 from ports.latents import check_latent, check_stages, check_wav, leaves, straight_through
@@ -329,8 +330,8 @@ class Residual(nn.Module):
     def __call__(self, x: Array, n: Array | int) -> Array:
         """See the class."""
         size, conv = x.shape[1], functools.partial(Conv, causal=self.causal, dtype=self.dtype)
-        h = conv(size // 2, 3, name="block.1.conv")(nn.elu(x), n)
-        h = conv(size, 1, name="block.3.conv")(nn.elu(h), n)
+        h = conv(size // 2, 3, name="block.1.conv")(elu(x), n)
+        h = conv(size, 1, name="block.3.conv")(elu(h), n)
         return conv(size, 1, name="shortcut.conv")(x, n) + h
 
 
@@ -366,10 +367,10 @@ class Encoder(nn.Module):
         for stride in reversed(c.ratios):
             x = Residual(c.causal, self.dtype, name=f"model.{index + 1}")(x, n)
             index, size = index + 3, 2 * size
-            x = conv(size, 2 * stride, stride=stride, name=f"model.{index}.conv")(nn.elu(x), n)
+            x = conv(size, 2 * stride, stride=stride, name=f"model.{index}.conv")(elu(x), n)
             n = -(-n // stride)
         x = LSTM(self.dtype, name=f"model.{index + 1}.lstm")(x)
-        return conv(c.dimension, EDGE, name=f"model.{index + 3}.conv")(nn.elu(x), n)
+        return conv(c.dimension, EDGE, name=f"model.{index + 3}.conv")(elu(x), n)
 
 
 class Decoder(nn.Module):
@@ -388,11 +389,11 @@ class Decoder(nn.Module):
         x = LSTM(self.dtype, name="model.1.lstm")(x)
         for stride in c.ratios:
             size //= 2
-            x = ConvTransposed(size, c.causal, stride, self.dtype, name=f"model.{index + 2}.convtr")(nn.elu(x), n)
+            x = ConvTransposed(size, c.causal, stride, self.dtype, name=f"model.{index + 2}.convtr")(elu(x), n)
             n = n * stride
             x = Residual(c.causal, self.dtype, name=f"model.{index + 3}")(x, n)
             index += 3
-        return conv(c.audio, 7, name=f"model.{index + 2}.conv")(nn.elu(x), n)
+        return conv(c.audio, 7, name=f"model.{index + 2}.conv")(elu(x), n)
 
 
 # --- weights ---

@@ -34,6 +34,7 @@ import numpy as np
 from jax import lax
 
 from jaxhack.types import Array, Codec, Weight
+from ports.activations import elu
 from ports.checkpoint import read_safetensors, strict_load
 from ports.conv1d import HIGHEST, conv1d, from_torch, torch_shape, transposed1d
 from ports.latents import check_latent, check_stages, check_wav, leaves, straight_through
@@ -241,8 +242,8 @@ class Upsample(nn.Module):
 
 def _residual(x: Array, name: str, dtype: Any) -> Array:
     """``x + block(x)``, over ``[N, C]``."""
-    h = Conv(x.shape[1] // 2, 3, dtype=dtype, name=f"{name}.block.1.conv")(nn.elu(x))
-    return x + Conv(x.shape[1], 1, dtype=dtype, name=f"{name}.block.3.conv")(nn.elu(h))
+    h = Conv(x.shape[1] // 2, 3, dtype=dtype, name=f"{name}.block.1.conv")(elu(x))
+    return x + Conv(x.shape[1], 1, dtype=dtype, name=f"{name}.block.3.conv")(elu(h))
 
 
 def _transformer(x: Array, config: Config, name: str, dtype: Any) -> Array:
@@ -278,8 +279,8 @@ class Encoder(nn.Module):
         x = conv(size, 7, name="encoder.layers.0.conv")(wav[:, None])
         for i, stride in enumerate(reversed(c.ratios)):
             x, size = _residual(x, f"encoder.layers.{3 * i + 1}", self.dtype), 2 * size
-            x = conv(size, 2 * stride, stride, name=f"encoder.layers.{3 * i + 3}.conv")(nn.elu(x))
-        x = conv(c.dimension, 3, name=f"encoder.layers.{3 * len(c.ratios) + 2}.conv")(nn.elu(x))
+            x = conv(size, 2 * stride, stride, name=f"encoder.layers.{3 * i + 3}.conv")(elu(x))
+        x = conv(c.dimension, 3, name=f"encoder.layers.{3 * len(c.ratios) + 2}.conv")(elu(x))
         x = _transformer(x, c, "encoder_transformer.layers", self.dtype)
         return Downsample(self.dtype, name="downsample.conv")(x)
 
@@ -299,9 +300,9 @@ class Decoder(nn.Module):
         x = conv(size, 7, name="decoder.layers.0.conv")(x)
         for i, stride in enumerate(c.ratios):
             size //= 2
-            x = ConvTransposed(size, stride, self.dtype, name=f"decoder.layers.{3 * i + 2}.conv")(nn.elu(x))
+            x = ConvTransposed(size, stride, self.dtype, name=f"decoder.layers.{3 * i + 2}.conv")(elu(x))
             x = _residual(x, f"decoder.layers.{3 * i + 3}", self.dtype)
-        return conv(1, 3, name=f"decoder.layers.{3 * len(c.ratios) + 2}.conv")(nn.elu(x))[:, 0]
+        return conv(1, 3, name=f"decoder.layers.{3 * len(c.ratios) + 2}.conv")(elu(x))[:, 0]
 
 
 # --- weights ---

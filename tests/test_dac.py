@@ -5,7 +5,6 @@ Most tests run narrow models; the full-size ones show the names and shapes of th
 
 import functools
 import hashlib
-import sys
 from unittest import mock
 
 import jax
@@ -19,6 +18,7 @@ from test_contracts import test_codec as keeps_the_contract
 from toys import bursts
 
 import jaxhack as jh
+from benchmarks import official
 from ports import dac as port
 
 pytestmark = pytest.mark.quick_compilation
@@ -30,47 +30,25 @@ LONG = 75  # frames; compiling is what costs, so nearly all is as long
 
 
 @pytest.fixture(scope="module")
-def official():
-    """The official package; what it imports of audiotools and argbind serves files and command lines only."""
-    pytest.importorskip("einops")
-    audiotools = mock.MagicMock()
-    audiotools.ml.BaseModel = type("BaseModel", (torch.nn.Module,), {"INTERN": [], "EXTERN": []})
-    absent = {"audiotools": audiotools, "audiotools.ml": audiotools.ml, "audiotools.core": audiotools.core}
-    with pytest.MonkeyPatch.context() as patch:
-        for name, module in (absent | {"argbind": mock.MagicMock()}).items():
-            patch.setitem(sys.modules, name, module)
-        return pytest.importorskip(
-            "dac", reason="needs the official package: pip install --no-deps descript-audio-codec"
-        )
-
-
-def kwargs(config):
-    return {name: list(v) if isinstance(v, tuple) else v for name, v in list(config._asdict().items())[3:]}
-
-
-def build(official, config, seed=0):
-    """The official model of a config, weights from a fixed seed."""
-    torch.manual_seed(seed)
-    model = official.DAC(**kwargs(config)).eval()
-    with torch.no_grad():
-        for name, tensor in model.state_dict().items():
-            if name.endswith(("weight_g", "alpha")):
-                tensor.mul_(torch.rand_like(tensor) + 0.8)
-            elif name.endswith("bias"):
-                tensor.normal_(std=0.1)
-    return model
+def library():
+    try:
+        return official.dac_library()
+    except ImportError:
+        pytest.skip("needs the official package: pip install --no-deps descript-audio-codec")
 
 
 def saved(model, config, path, **edits):
-    torch.save({"state_dict": model.state_dict() | edits, "metadata": {"kwargs": kwargs(config)}}, path)
+    torch.save(
+        {"state_dict": model.state_dict() | edits, "metadata": {"kwargs": official.dac_settings(config)}}, path
+    )
     return path
 
 
 @pytest.fixture(scope="module", params=["odd", "even"])
-def pair(request, official, tmp_path_factory):
+def pair(request, library, tmp_path_factory):
     """Config, official model, our parameters."""
     config = {"odd": ODD, "even": EVEN}[request.param]
-    model = build(official, config)
+    model = official.dac(config)
     return config, model, port.load(saved(model, config, tmp_path_factory.mktemp("dac") / "model.pth"), config)
 
 
@@ -79,11 +57,10 @@ def jitted(function, config, **static):
     return jax.jit(functools.partial(function, config=config, **static))
 
 
-@torch.no_grad()
 def reference(model, wav):
     """Latent [N, C], and what the original decodes of it [T]."""
-    z = model.encoder(model.preprocess(torch.tensor(wav)[None, None], None))
-    return z[0].T.numpy(), model.decode(z)[0, 0].numpy()
+    z = official.dac_encode(model, wav)
+    return z, official.dac_decode(model, z)
 
 
 @pytest.mark.parametrize("frames", [LONG, 40 - 1 / 3, 2, 1 / 100])
@@ -135,9 +112,9 @@ def test_bfloat16_is_near(pair):
     assert 1e-3 < latent < 0.04 and 30 < audio < 65
 
 
-def test_full_size_is_the_original(official, tmp_path, parity):
+def test_full_size_is_the_original(library, tmp_path, parity):
     """The file where a user would bring it, by the codec's name."""
-    model = build(official, port.DAC_16KHZ)
+    model = official.dac(port.DAC_16KHZ)
     (tmp_path / "dac").mkdir()
     path = saved(model, port.DAC_16KHZ, tmp_path / "dac" / port.DAC_16KHZ.file)
     codec, wav = jh.codec("dac-16khz", models=tmp_path), bursts(20 * port.DAC_16KHZ.hop)
@@ -150,16 +127,16 @@ def test_full_size_is_the_original(official, tmp_path, parity):
 
 
 @pytest.mark.parametrize("config", [port.DAC_16KHZ, port.DAC_24KHZ, port.DAC_44KHZ, port.DAC_44KHZ_16KBPS])
-def test_full_size_names_and_shapes_are_official(official, config):
+def test_full_size_names_and_shapes_are_official(library, config):
     with torch.device("meta"), mock.patch("torch.nn.init.trunc_normal_"):
-        model = official.DAC(**kwargs(config))
+        model = library.DAC(**official.dac_settings(config))
     theirs = {name: tuple(t.shape) for name, t in model.state_dict().items()}
     parts = [part for found in port.official_names(config).values() for part in found]
     assert {name: shape for part in parts for name, shape in part.items()} == theirs
     assert model.hop_length == config.hop
     tag = "44khz" if config.sample_rate == 44100 else f"{config.sample_rate // 1000}khz"
     rate = "16kbps" if config is port.DAC_44KHZ_16KBPS else "8kbps"
-    assert official.utils.__MODEL_URLS__[tag, config.tag, rate].endswith(f"/{config.tag}/{config.file}")
+    assert library.utils.__MODEL_URLS__[tag, config.tag, rate].endswith(f"/{config.tag}/{config.file}")
 
 
 # --- strict loading ---

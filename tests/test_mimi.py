@@ -18,6 +18,7 @@ from test_contracts import test_codec as keeps_the_contract
 from toys import bursts
 
 import jaxhack as jh
+from benchmarks import official
 from ports import mimi as port
 
 transformers = pytest.importorskip("transformers", reason="the official model")
@@ -41,24 +42,6 @@ HOP = 320
 FRAMES = 50  # 100 rows, far more than a window; as long as what the contract runs, so that it is compiled once
 
 
-def official_config(config):
-    return transformers.MimiConfig(
-        num_filters=config.filters,
-        upsampling_ratios=list(config.ratios),
-        hidden_size=config.dimension,
-        upsample_groups=config.dimension,
-        num_hidden_layers=config.layers,
-        num_attention_heads=config.heads,
-        num_key_value_heads=config.heads,
-        intermediate_size=config.feed_forward,
-        sliding_window=config.window,
-        num_quantizers=config.codebooks,
-        codebook_size=config.entries,
-        codebook_dim=config.codebook_dimension,
-        vector_quantization_hidden_dimension=config.codebook_dimension,
-    )
-
-
 @pytest.fixture(scope="module")
 def folder(tmp_path_factory):
     return tmp_path_factory.mktemp("mimi")
@@ -71,22 +54,7 @@ def model(folder):
 
 def made(config, folder):
     """The official model, every tensor drawn at random, saved as the published one was."""
-    torch.manual_seed(0)
-    model = transformers.MimiModel(official_config(config)).eval()
-    with torch.no_grad():
-        for name, tensor in model.state_dict().items():
-            if name.endswith("cluster_usage"):
-                tensor.uniform_(0.5, 3.0)[0] = 0.0  # an entry that was never used
-            elif name.endswith(("layernorm.weight", "scale")):
-                tensor.uniform_(0.5, 1.5)
-            elif name.endswith(("embed_sum", "bias")):
-                tensor.normal_(std=1.0 if name.endswith("embed_sum") else 0.3)
-            elif name.endswith("initialized"):
-                continue
-            else:
-                tensor.normal_(std=tensor[0].numel() ** -0.5)
-            if name.endswith("embed_sum"):
-                tensor[0] = 0.0
+    model = official.mimi(config)
     model.save_pretrained(folder)
     return model
 
@@ -110,18 +78,13 @@ def reference(model):
         codes = model.quantizer.encode(embedding).transpose(0, 1)
         return {
             "encoded": encoded[0].T.numpy(),
-            "projected": projected(model, encoded),
+            "projected": official.mimi_projected(model, encoded),
             "embedding": embedding,
-            "z": projected(model, embedding),
+            "z": official.mimi_projected(model, embedding),
             "codes": codes[0].T.numpy(),
             "quantised": model.quantizer.decode(codes)[0].T.numpy(),
             "audio": model.decode(codes).audio_values[0, 0].numpy(),
         }
-
-
-def projected(model, x):
-    """The original's encoder output ``[1, C, N]`` as its two quantisers see it ``[N, C]``."""
-    return torch.cat([getattr(model.quantizer, part).input_proj(x) for part in port._PARTS], 1)[0].T.numpy()
 
 
 def test_the_latent_is_the_original_s(params, reference, parity):
@@ -197,7 +160,7 @@ def test_full_size_is_the_original(tmp_path, parity):
     with torch.no_grad():
         encoded = model.encoder(torch.tensor(wav)[None, None]).latents
         codes = model.quantizer.encode(encoded).transpose(0, 1)
-        z, out = projected(model, encoded), model.decode(codes).audio_values[0, 0]
+        z, out = official.mimi_projected(model, encoded), model.decode(codes).audio_values[0, 0]
     parity("mimi", "latent, full size", relative(jax.jit(codec.encode)(codec.params, wav), z), 1e-4, "relative")
     audio = jax.jit(codec.decode)(codec.params, codec.quantise(codec.params, z, 32))
     parity("mimi", "audio, full size", relative(audio, out), 1e-4, "relative")
@@ -216,7 +179,7 @@ def test_full_size_names_and_shapes_are_official():
     ours = {name: shape for parts in port.official_names().values() for part in parts for name, shape in part.items()}
     assert ours == theirs
     theirs = model.config
-    assert official_config(port.MIMI).to_dict() == theirs.to_dict()
+    assert official.mimi_settings(port.MIMI).to_dict() == theirs.to_dict()
     assert theirs.sampling_rate / theirs.frame_rate == port.MIMI.hop == 1920
     assert theirs.rope_parameters["rope_theta"] == 10_000.0 and theirs.hidden_act == "gelu"
 

@@ -7,6 +7,7 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
+from benchmarks import official
 from ports import wav2vec2 as port
 from ports.wav2vec2 import Config, Encoder, frame_count, load, min_samples
 
@@ -65,32 +66,9 @@ def pad(wav, size=PADDED):
 
 def hugging_face(kind, config, tensors=None):
     """Their module in evaluation mode, with ``tensors`` or its own initialisation."""
-    torch = pytest.importorskip("torch")
-    library = pytest.importorskip("transformers", reason="needs the official modules: pip install transformers")
-    options = {"num_buckets": config.buckets, "max_bucket_distance": config.max_distance} if config.buckets else {}
-    settings = getattr(library, f"{kind}Config")(
-        hidden_size=config.channels,
-        num_hidden_layers=config.layers,
-        num_attention_heads=config.heads,
-        intermediate_size=config.feed_forward,
-        conv_dim=(config.conv_channels,) * len(config.conv),
-        conv_kernel=[kernel for kernel, _ in config.conv],
-        conv_stride=[stride for _, stride in config.conv],
-        conv_bias=config.conv_bias,
-        feat_extract_norm=config.conv_norm,
-        do_stable_layer_norm=config.norm_first,
-        num_conv_pos_embeddings=config.position_kernel,
-        num_conv_pos_embedding_groups=config.position_groups,
-        **options,
-    )
-    torch.manual_seed(0)
-    model = getattr(library, f"{kind}Model")(settings).eval()
-    if tensors is not None:
-        weights = "parametrizations.weight.original"
-        new = {k.replace("weight_g", f"{weights}0").replace("weight_v", f"{weights}1"): v for k, v in tensors.items()}
-        found = model.load_state_dict({k: torch.tensor(v) for k, v in new.items()}, strict=False)
-        assert set(found.missing_keys) <= {"masked_spec_embed"} and not found.unexpected_keys
-    return model
+    pytest.importorskip("torch")
+    pytest.importorskip("transformers", reason="needs the official modules: pip install transformers")
+    return official.speech_encoder(kind, config, tensors)
 
 
 def hidden_states(model, wav):
