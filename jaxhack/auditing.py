@@ -12,7 +12,7 @@ import jax
 import numpy as np
 
 from jaxhack import audio, crops, examples, inputs, registry, report, run, spaces
-from jaxhack.attack import Setup, Weights
+from jaxhack.attack import Setup, Weights, refusal
 from jaxhack.judgement import attack_test_set
 from jaxhack.measures.panel import make_panel, rules
 from jaxhack.parallel import mapped
@@ -79,12 +79,9 @@ def audit(
     if profile is None:
         profile = "quick" if demo else "paper"
     chosen = Settings.of(profile, **settings)  # refused before weights are read
-    kind = spaces.KINDS[chosen.space]
-    chain = registry.codec(codec, models=models) if kind.chain else None
-    predictor = registry.predictor(predictor, models=models, sample_rate=sample_rate)
-    if sample_rate is None and predictor.at_rate:
-        predictor = predictor.at_rate(chain.sample_rate if chain else WAVEFORM_RATE)
-    rate = chain.sample_rate if chain else predictor.sample_rate
+    predictor, chain, witnesses = load(
+        predictor, codec, chosen.space, panel=panel, asr_model=asr_model, models=models, sample_rate=sample_rate
+    )
     shortest = max(predictor.min_samples, 1) / predictor.sample_rate
     if chosen.crop_seconds < shortest:
         raise ValueError(
@@ -92,11 +89,10 @@ def audit(
             f"got {chosen.crop_seconds}."
         )
     training, test, warnings = choose([inputs.DEMO] if demo else paths or (), train_paths, test_paths, chosen)
-    witnesses = make_panel(panel, rate, models=models, asr_model=asr_model)
-    if predictor.name in (measure.name for measure in witnesses):
-        raise ValueError(f"{predictor.name} is under attack: it cannot be a witness too. Leave it out of the panel.")
-    setup = Setup(predictor, chain, rate, witnesses, chosen, len(test))
-    space = setup.space(setup.untrained())  # refuses a codec that the space cannot use
+    setup = set_up(predictor, chain, witnesses, chosen, len(test))
+    if reason := refusal(setup):
+        raise ValueError(reason)
+    space = setup.space(setup.untrained())
     with run.alone(Path(out)):
         record = _record(setup, space, training, test)
         folder = run.open_run(Path(out), record, resume=resume, overwrite=overwrite)
@@ -108,6 +104,51 @@ def audit(
             attack_test_set(setup, weights, states, test, folder, observe)
             examples.write(setup, weights, states, test, folder)
         return report.make(folder)
+
+
+def load(
+    predictor: str | os.PathLike[str] | Callable | Predictor,
+    codec: str | Codec,
+    space: str,
+    *,
+    panel: str | Sequence[str | Measure] = DEFAULT_PANEL,
+    asr_model: str | os.PathLike[str] | None = None,
+    models: str | os.PathLike[str] | None = None,
+    sample_rate: int | None = None,
+) -> tuple[Predictor, Codec | None, tuple[Measure, ...]]:
+    """The predictor at the rate at which it will listen, the chain of a kind of space, and the panel at its rate.
+
+    Arguments as `audit`'s.
+
+    Raises:
+      ValueError: as `audit`'s; or the predictor is on the panel.
+    """
+    chain = registry.codec(codec, models=models) if spaces.KINDS[space].chain else None
+    predictor = registry.predictor(predictor, models=models, sample_rate=sample_rate)
+    if sample_rate is None and predictor.at_rate:
+        predictor = predictor.at_rate(chain.sample_rate if chain else WAVEFORM_RATE)
+    witnesses = make_panel(panel, _rate(predictor, chain), models=models, asr_model=asr_model)
+    if predictor.name in (measure.name for measure in witnesses):
+        raise ValueError(f"{predictor.name} is under attack: it cannot be a witness too. Leave it out of the panel.")
+    return predictor, chain, witnesses
+
+
+def _rate(predictor: Predictor, chain: Codec | None) -> int:
+    """Hz, of the space."""
+    return chain.sample_rate if chain else predictor.sample_rate
+
+
+def set_up(
+    predictor: Predictor, chain: Codec | None, panel: Sequence[Measure], settings: Settings, test: int
+) -> Setup:
+    """An audit of `test` utterances.
+
+    Raises:
+      ValueError: a codec that the space cannot use.
+    """
+    setup = Setup(predictor, chain, _rate(predictor, chain), panel, settings, test)
+    setup.space(setup.untrained())
+    return setup
 
 
 def choose(
