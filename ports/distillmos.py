@@ -107,7 +107,9 @@ def distillmos_frames(paths: Mapping[str, Path], *, dtype: Any = jnp.float32) ->
     Raises:
         ValueError: as in :func:`distillmos`.
     """
-    made, net = distillmos(paths, dtype=dtype), DistillMos(dtype)
+    file = DISTILLMOS_WEIGHTS[0].file
+    path, digest = weight_file("distillmos-frames", file, paths)
+    net = DistillMos(dtype)
 
     def features(params: PyTree, wav: Array, length: Array) -> tuple[Array, Array]:
         count = -(-wav.shape[0] // SEGMENT)
@@ -120,7 +122,9 @@ def distillmos_frames(paths: Mapping[str, Path], *, dtype: Any = jnp.float32) ->
 
         return lax.map(frames, segments).reshape(-1, CHANNELS), length // (SEGMENT // FRAMES)
 
-    return Encoder("distillmos-frames", SAMPLE_RATE, CHANNELS, made.params, features, MIN_SAMPLES, made.weights)
+    return Encoder(
+        "distillmos-frames", SAMPLE_RATE, CHANNELS, _load(path), features, MIN_SAMPLES, weights={file: digest}
+    )
 
 
 # Segments

@@ -11,7 +11,6 @@ a padded clip changes. Here it averages over the frames that count. Without padd
 """
 
 import functools
-import hashlib
 import math
 import re
 from collections.abc import Mapping
@@ -29,6 +28,7 @@ from jaxhack.types import Array, PyTree
 from ports.checkpoint import read_torch, strict_load
 from ports.transformer import Dense, dot, layer_norm, stack
 from ports.two_ways import two_ways
+from ports.weight_file import weight_file
 
 SAMPLE_RATE = 16_000  # Hz, of every published model
 
@@ -269,14 +269,15 @@ def encoder(
     Raises:
         ValueError: not this architecture's weights, down to a tensor's name; or a value is not finite.
     """
-    path, net = Path(path), Encoder(config)
+    file, net = Path(path).name, Encoder(config)
+    path, digest = weight_file(name, file, {file: Path(path)})
     params, _ = load(read_torch(path), config, prefix=prefix)
 
     def features(params: PyTree, wav: Array, length: Array) -> tuple[Array, Array]:
         return jnp.asarray(net.apply({"params": params}, wav, length))[layer], frame_count(config, length)
 
-    weights = {path.name: hashlib.sha256(path.read_bytes()).hexdigest()}
-    return types.Encoder(name, SAMPLE_RATE, config.channels, params, features, min_samples(config), weights)
+    shortest = min_samples(config)
+    return types.Encoder(name, SAMPLE_RATE, config.channels, params, features, shortest, weights={file: digest})
 
 
 # Loading
