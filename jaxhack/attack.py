@@ -22,7 +22,7 @@ class Weights(NamedTuple):
     codec: PyTree
     predictor: PyTree
     statistics: spaces.Statistics | None  # of the codec's latent; None: each utterance's own, or no codec
-    panel: tuple[PyTree, ...] = ()  # of its measures, in order
+    panel: tuple[PyTree, ...] = ()  # of each of its measures, in order
 
 
 class Setup(NamedTuple):

@@ -105,7 +105,7 @@ class Heard(NamedTuple):
     """What the measures of the host say of one utterance's A + 1 signals."""
 
     values: dict[str, np.ndarray]  # measure -> [A + 1], NaN where it is undefined
-    reasons: list[str]  # [A + 1], why one is
+    reasons: dict[int, str]  # signal -> why one is
 
 
 def _judge_batch(
@@ -139,7 +139,7 @@ def on_host(
     """
     reference = audio.pcm16(wav) / np.float32(32768)
     values: dict[str, np.ndarray] = {m.name: np.full(len(saved), np.nan) for m in panel if m.host}
-    reasons: list[list[str]] = [[] for _ in saved]
+    reasons: dict[int, list[str]] = {}
     for measure in panel:
         if not measure.host or len(wav) < measure.min_samples or not wav.any():
             continue
@@ -149,13 +149,13 @@ def on_host(
                 values[measure.name][i] = value
             except Exception as error:  # of a package that is not ours
                 kind = "" if isinstance(error, ValueError) else f"{type(error).__name__}: "
-                reasons[i].append(f"{measure.name}: {kind}{' '.join(str(error).split())}")
-    return Heard(values, ["; ".join(said) for said in reasons])
+                reasons.setdefault(i, []).append(f"{measure.name}: {kind}{' '.join(str(error).split())}")
+    return Heard(values, {i: "; ".join(said) for i, said in reasons.items()})
 
 
 def _why(heard: Heard, arm: int) -> str:
     """Why a measure of the host is undefined in an arm's row: on x̂, or on y."""
-    return "; ".join(dict.fromkeys(said for said in (heard.reasons[i] for i in (0, arm + 1)) if said))
+    return "; ".join(dict.fromkeys(heard.reasons[i] for i in (0, arm + 1) if i in heard.reasons))
 
 
 def _row(
