@@ -180,7 +180,7 @@ def reconstruct(paths, codec, out, models, form) -> None:
 @_sized("--tau", "Gain that a hack exceeds, MOS.")
 @click.option(
     "--panel",
-    metavar="NAME[=MARGIN],...",
+    metavar="NAME[=MARGIN],…",
     default=DEFAULT_PANEL,
     help="Measures that may witness a hack: estoi, si_sdr, pesq, wer, speaker_similarity, speech_bert_score_ENCODER, "
     "or another predictor.",
