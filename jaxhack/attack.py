@@ -51,8 +51,8 @@ class Setup(NamedTuple):
     def attacker(self, weights: Weights) -> Attacker:
         """The attacker, to be trained where it is of that kind."""
         s = self.settings
-        sizes = {"batch": s.batch, "group": s.group} if self.trained else {}
-        return attackers.KINDS[s.attacker].make(self._objective(weights), **sizes, **s.options)
+        kind = attackers.KINDS[s.attacker]
+        return kind.make(self._objective(weights), **{name: getattr(s, name) for name in kind.sizes}, **s.options)
 
     def baselines(self, weights: Weights) -> tuple[Attacker, Attacker]:
         """A blind random action, and the best of as many as the attackers asked for."""

@@ -110,11 +110,10 @@ def rounding(codec: Codec) -> Codec:
     Raises:
       ValueError: `codec` has no quantiser.
     """
-    quantise = codec.quantise
-    if quantise is None:
+    if codec.codes is None:
         raise ValueError(f"{codec.name} has no quantiser: attack its continuous latent, or take another codec.")
     stages = max(codec.stages)
-    return codec._replace(encode=lambda params, wav: quantise(params, codec.encode(params, wav), stages))
+    return codec._replace(encode=lambda params, wav: codec.quantise(params, codec.encode(params, wav), stages))
 
 
 def latent_statistics(codec: Codec, wavs: Iterable[tuple[np.ndarray, np.ndarray]]) -> Statistics:

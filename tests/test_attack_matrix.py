@@ -1,0 +1,205 @@
+"""What every attacker keeps in every space, on a codec and a predictor whose best attack is known.
+
+Shapes are small: four utterances of at most 1008 samples, 63 frames of 8 channels.
+"""
+
+from functools import partial
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+import toys
+
+from jaxhack import attackers, spaces
+from jaxhack.objective import objective
+
+pytestmark = [pytest.mark.standard_promotion, pytest.mark.quick_compilation]  # optax
+
+LENGTHS = (1000, 800, 640, 1000)
+SIZE = 1008  # samples of a padded utterance, whole frames of 16
+
+SMALL = {  # options that make an attacker quick
+    "grpo": {"batch": 4, "group": 8, "hidden": 8},
+    "grpo-literal": {"batch": 4, "group": 8, "hidden": 8},
+    "universal-grpo": {"batch": 4, "group": 8},
+    "universal": {"batch": 4},
+    "pgd": {"steps": 8, "restarts": 2},
+    "apgd": {"steps": 12},
+    "nes": {"queries": 40, "pairs": 4},
+    "square": {"queries": 40},
+    "codes-search": {"queries": 40, "candidates": 8},
+    "random": {"draws": 16},
+}
+WHITE = {"pgd", "apgd", "universal"}
+WHOLE = {"codes-search", "random"}  # move by whole numbers
+REAL = set(SMALL) - {"codes-search"}
+
+
+def space(name: str, epsilon: float | None = None):
+    kind = spaces.KINDS[name]
+    epsilon = kind.epsilon if epsilon is None else epsilon
+    return kind.make(toys.codec() if kind.chain else toys.RATE, epsilon=epsilon)
+
+
+def make(name: str, target):
+    kind = attackers.random if name == "random" else attackers.KINDS[name].make
+    return kind(target, **SMALL[name])
+
+
+def clips(size: int = SIZE, lengths=LENGTHS):
+    wav = np.zeros((len(lengths), size), np.float32)
+    for i, n in enumerate(lengths):
+        wav[i, :n] = toys.speechlike(n / toys.RATE, i)
+    return jnp.asarray(wav), jnp.asarray(lengths, jnp.int32)
+
+
+def fitting():
+    pairs = [(a, s) for a in SMALL for s in spaces.KINDS if a in (WHOLE if s == "codes" else REAL)]
+    return pytest.mark.parametrize(("name", "where"), pairs)
+
+
+def size64(made, point, delta) -> float:
+    """The achieved size of a delta in float64, from its definition."""
+    d, n = np.asarray(delta, np.float64), int(point.length)
+    if made.norm == "count":
+        return float(np.count_nonzero(d))
+    if made.norm == "linf":
+        return np.abs(d).max()
+    if made.name == "noise":
+        return np.sqrt(np.sum(d**2) / np.sum(np.asarray(point.content, np.float64)[:n] ** 2))
+    return np.sqrt(np.sum(d**2) / int(point.frames) / d.shape[1])
+
+
+def pick(tree, i=0):
+    return jax.tree.map(lambda x: x[i], tree)
+
+
+def trained(attacker, points):
+    """Two attackers after a step, ``[2]``."""
+    keys = jax.random.split(jax.random.key(5), 2)
+    states = jax.vmap(attacker.init)(keys)
+    if not any(attacker.per_step):
+        return states
+    return jax.jit(jax.vmap(attacker.step, (0, 0, None)))(states, keys, points)[0]
+
+
+def test_the_table_is_complete():
+    assert set(SMALL) == {*attackers.KINDS, "random"}
+
+
+@fitting()
+def test_attacker_in_space(name, where):
+    made = space(where)
+    attacker = make(name, objective(toys.predictor(), made))
+    points = jax.vmap(made.encode)(*clips())
+    states = trained(attacker, points)
+    keys = jax.random.split(jax.random.key(7), len(LENGTHS))
+    traces = []
+
+    def one(state, key, point):
+        traces.append(None)
+        delta = made.project(point, attacker.act(state, key, point))
+        return delta, made.size(point, delta), made.render(point, delta)
+
+    batch = jax.vmap(one, (None, 0, 0))
+    attack = jax.jit(jax.vmap(batch, (0, None, None), axis_size=2))
+    deltas, sizes, wavs = jax.device_get(attack(states, keys, points))
+    for i, delta in enumerate(deltas.reshape(-1, *deltas.shape[2:])):
+        achieved = size64(made, pick(points, i % len(LENGTHS)), delta)
+        assert 0 < achieved <= made.epsilon * (1 + 1e-6)
+        np.testing.assert_allclose(sizes.ravel()[i], achieved, rtol=1e-5)
+    assert np.isfinite(deltas.astype(np.float64)).all() and np.isfinite(wavs).all()
+
+    once = len(traces)
+    again = jax.device_get(attack(states, keys, points))[0]
+    np.testing.assert_array_equal(again, deltas, err_msg="the same key gave another action")
+    attack(states, keys[::-1], pick(points, jnp.arange(4)[::-1]))
+    assert len(traces) == once, "a second batch of the same shapes was traced again"
+
+    alone = jax.jit(lambda *args: one(*args)[0])
+    for seed, i in ((0, 2), (1, 0)):
+        delta = alone(pick(states, seed), keys[i], pick(points, i))
+        np.testing.assert_allclose(delta, deltas[seed, i], atol=1e-5, err_msg="vmap differs from the loop")
+    wide = pick(jax.vmap(made.encode)(*clips(SIZE + 160)), 1)
+    padded = np.asarray(alone(pick(states), keys[1], wide))
+    same = deltas.shape[2]
+    np.testing.assert_allclose(padded[:same], deltas[0, 1], atol=1e-5, err_msg="padding changed the action")
+    assert not padded[same:].any()
+
+
+@fitting()
+def test_a_budget_of_zero_is_the_round_trip_to_the_bit(name, where):
+    made = space(where, 0.0)
+    attacker = make(name, objective(toys.predictor(), made))
+    points = jax.vmap(made.encode)(*clips())
+    state, point = pick(trained(attacker, points)), pick(points)
+
+    @jax.jit
+    def attack(point, factor):
+        delta = made.project(point, attacker.act(state, jax.random.key(3), point))
+        return made.render(point, delta), made.render(point, delta * factor)
+
+    attacked, reference = attack(point, jnp.zeros((), jnp.int32 if made.norm == "count" else jnp.float32))
+    np.testing.assert_array_equal(attacked, reference)
+    if where in ("waveform", "noise"):
+        np.testing.assert_array_equal(attacked, point.content)
+
+
+@pytest.mark.parametrize("name", SMALL)
+def test_black_boxes(name):
+    target = objective(toys.predictor(differentiable=False), space("codes" if name == "codes-search" else "latent"))
+    if name in WHITE:
+        with pytest.raises(ValueError, match=r"^There is no gradient: toy is a black box\. Choose [^.]*\.$"):
+            make(name, target)
+    else:
+        attacker = make(name, target)
+        assert attacker.per_step.gradients == attacker.per_act.gradients == 0
+
+
+@pytest.mark.parametrize("name", sorted(REAL - WHOLE))
+def test_whole_numbers_are_refused_where_real_ones_are_moved(name):
+    with pytest.raises(
+        ValueError, match=r"^\S+ moves actions by real amounts, and those of codes-toy [^.]*\.$"
+    ) as it:
+        make(name, objective(toys.predictor(), space("codes")))
+    assert str(it.value).startswith(name.removesuffix("-literal")) and "codes-search" in str(it.value)
+
+
+@pytest.mark.parametrize("where", sorted(set(spaces.KINDS) - {"codes"}))
+def test_codes_search_refuses_real_numbers(where):
+    made = space(where)
+    with pytest.raises(ValueError, match=rf"^codes-search needs .* those of {made.name} are real: [^.]*\.$"):
+        make("codes-search", objective(toys.predictor(), made))
+
+
+@pytest.mark.parametrize("name", SMALL)
+def test_queries_are_counted_exactly(name):
+    made = space("codes" if name == "codes-search" else "latent")
+    target = objective(toys.predictor(), made)
+    asked = {"scores": 0, "gradients": 0}
+
+    def counted(kind, fn):
+        def note(shape):
+            asked[kind] += int(np.prod(shape))
+
+        def call(points, actions):
+            jax.debug.callback(partial(note, actions.shape[:2]))
+            return fn(points, actions)
+
+        return call
+
+    target = target._replace(
+        rewards=counted("scores", target.rewards), gradients=counted("gradients", target.gradients)
+    )
+    attacker = make(name, target)
+    points = jax.vmap(made.encode)(*clips())
+    state, _ = jax.block_until_ready(
+        jax.jit(attacker.step)(attacker.init(jax.random.key(0)), jax.random.key(1), points)
+    )
+    jax.effects_barrier()
+    assert asked == attacker.per_step._asdict()
+    asked.update(scores=0, gradients=0)
+    jax.block_until_ready(jax.jit(attacker.act)(state, jax.random.key(2), pick(points)))
+    jax.effects_barrier()
+    assert asked == attacker.per_act._asdict()
