@@ -11,6 +11,7 @@ from collections.abc import Callable, Iterable
 from typing import Any, NamedTuple
 
 from jaxhack import weights as weight_files
+from jaxhack.ensemble import ensemble
 from jaxhack.types import Codec, Embedder, Predictor, Weight
 
 BLACK_BOX_RATE = 16000  # Hz, of a black box that was given none
@@ -121,7 +122,8 @@ def predictor(
 
     Args:
       name: a name in the list, an ``.onnx`` file, ``package.module:function``, a Python function
-        (wav [T], float32) -> score, or a predictor, which is returned.
+        (wav [T], float32) -> score, a predictor, which is returned; or several of the first three as one, by
+        ``min(nisqa,dnsmos-p808)`` or ``mean(…)``, see :func:`jaxhack.ensemble.ensemble`.
       models: a folder of weight files, looked in first.
       sample_rate: Hz of the waveforms it will get; None takes the predictor's own (16000 for a black box).
 
@@ -134,6 +136,9 @@ def predictor(
         return _load("ports.blackbox:callable_predictor")(name, sample_rate=sample_rate or BLACK_BOX_RATE)
     else:
         name = os.fspath(name)
+        if joined := re.fullmatch(r"(min|mean)\((.+)\)", name):
+            members = [predictor(member.strip(), models=models) for member in joined[2].split(",")]
+            return at_rate(ensemble(members, joined[1]), sample_rate)
         if name.lower().endswith(".onnx"):
             return _load("ports.blackbox:onnx_predictor")(name, sample_rate=sample_rate or BLACK_BOX_RATE)
         if re.fullmatch(r"[\w.]+:[\w.]+", name):

@@ -3,7 +3,7 @@
 Shapes are small: four utterances of at most 1008 samples, 63 frames of 8 channels.
 """
 
-from functools import partial
+from functools import cache, partial
 
 import jax
 import jax.numpy as jnp
@@ -11,7 +11,7 @@ import numpy as np
 import pytest
 import toys
 
-from jaxhack import attackers, spaces
+from jaxhack import attackers, parallel, spaces
 from jaxhack.objective import objective
 
 pytestmark = [pytest.mark.standard_promotion, pytest.mark.quick_compilation]  # optax
@@ -36,6 +36,12 @@ WHOLE = {"codes-search", "random"}  # move by whole numbers
 REAL = set(SMALL) - {"codes-search"}
 
 
+@pytest.fixture(autouse=True)
+def one_device(monkeypatch):
+    """As on one accelerator; how a batch is spread is tested in test_parallel."""
+    monkeypatch.setattr(parallel, "_run", lambda fn, args, chunk: jax.vmap(fn)(args))
+
+
 def space(name: str, epsilon: float | None = None):
     kind = spaces.KINDS[name]
     epsilon = kind.epsilon if epsilon is None else epsilon
@@ -54,8 +60,19 @@ def clips(size: int = SIZE, lengths=LENGTHS):
     return jnp.asarray(wav), jnp.asarray(lengths, jnp.int32)
 
 
-def fitting():
-    pairs = [(a, s) for a in SMALL for s in spaces.KINDS if a in (WHOLE if s == "codes" else REAL)]
+@cache
+def points_in(name: str, size: int = SIZE):
+    """On the host: what is not compiled is not dispatched operation by operation."""
+    return jax.device_get(jax.jit(jax.vmap(space(name).encode))(*clips(size)))
+
+
+def table(*, everywhere: bool = True):
+    """Attacker × space; where two share all that matters, the one is tried with fewer of the other."""
+    pairs = [
+        (a, s) for a in SMALL for s in ("latent", "waveform", "noise") if a not in ("codes-search", "grpo-literal")
+    ]
+    pairs = [(a, s) for a, s in pairs if everywhere or s != "noise"]
+    pairs += [("grpo-literal", "latent"), ("pgd", "quantised"), ("codes-search", "codes"), ("random", "codes")]
     return pytest.mark.parametrize(("name", "where"), pairs)
 
 
@@ -77,22 +94,23 @@ def pick(tree, i=0):
 
 def trained(attacker, points):
     """Two attackers after a step, ``[2]``."""
-    keys = jax.random.split(jax.random.key(5), 2)
-    states = jax.vmap(attacker.init)(keys)
-    if not any(attacker.per_step):
-        return states
-    return jax.jit(jax.vmap(attacker.step, (0, 0, None)))(states, keys, points)[0]
+
+    @jax.jit
+    def train(keys, points):
+        states = jax.vmap(attacker.init)(keys)
+        return jax.vmap(attacker.step, (0, 0, None))(states, keys, points)[0] if any(attacker.per_step) else states
+
+    return jax.device_get(train(jax.random.split(jax.random.key(5), 2), points))
 
 
 def test_the_table_is_complete():
     assert set(SMALL) == {*attackers.KINDS, "random"}
 
 
-@fitting()
+@table()
 def test_attacker_in_space(name, where):
-    made = space(where)
+    made, points = space(where), points_in(where)
     attacker = make(name, objective(toys.predictor(), made))
-    points = jax.vmap(made.encode)(*clips())
     states = trained(attacker, points)
     keys = jax.random.split(jax.random.key(7), len(LENGTHS))
     traces = []
@@ -102,8 +120,7 @@ def test_attacker_in_space(name, where):
         delta = made.project(point, attacker.act(state, key, point))
         return delta, made.size(point, delta), made.render(point, delta)
 
-    batch = jax.vmap(one, (None, 0, 0))
-    attack = jax.jit(jax.vmap(batch, (0, None, None), axis_size=2))
+    attack = jax.jit(jax.vmap(jax.vmap(one, (None, 0, 0)), (0, None, None), axis_size=2))
     deltas, sizes, wavs = jax.device_get(attack(states, keys, points))
     for i, delta in enumerate(deltas.reshape(-1, *deltas.shape[2:])):
         achieved = size64(made, pick(points, i % len(LENGTHS)), delta)
@@ -114,35 +131,32 @@ def test_attacker_in_space(name, where):
     once = len(traces)
     again = jax.device_get(attack(states, keys, points))[0]
     np.testing.assert_array_equal(again, deltas, err_msg="the same key gave another action")
-    attack(states, keys[::-1], pick(points, jnp.arange(4)[::-1]))
+    attack(states, keys[::-1], pick(points, np.arange(4)[::-1]))
     assert len(traces) == once, "a second batch of the same shapes was traced again"
 
-    alone = jax.jit(lambda *args: one(*args)[0])
-    for seed, i in ((0, 2), (1, 0)):
-        delta = alone(pick(states, seed), keys[i], pick(points, i))
-        np.testing.assert_allclose(delta, deltas[seed, i], atol=1e-5, err_msg="vmap differs from the loop")
-    wide = pick(jax.vmap(made.encode)(*clips(SIZE + 160)), 1)
-    padded = np.asarray(alone(pick(states), keys[1], wide))
-    same = deltas.shape[2]
-    np.testing.assert_allclose(padded[:same], deltas[0, 1], atol=1e-5, err_msg="padding changed the action")
-    assert not padded[same:].any()
+    alone, wide, same = jax.jit(one), points_in(where, SIZE + 160), deltas.shape[2]
+    for seed, i in ((0, 1), (1, 0)):
+        delta = np.asarray(alone(pick(states, seed), keys[i], pick(wide, i))[0])
+        np.testing.assert_allclose(
+            delta[:same], deltas[seed, i], atol=1e-5, err_msg="alone and padded, it is another action"
+        )
+        assert not delta[same:].any()
 
 
-@fitting()
+@table(everywhere=False)
 def test_a_budget_of_zero_is_the_round_trip_to_the_bit(name, where):
-    made = space(where, 0.0)
+    made, point = space(where, 0.0), pick(points_in(where))
     attacker = make(name, objective(toys.predictor(), made))
-    points = jax.vmap(made.encode)(*clips())
-    state, point = pick(trained(attacker, points)), pick(points)
 
     @jax.jit
     def attack(point, factor):
-        delta = made.project(point, attacker.act(state, jax.random.key(3), point))
+        key = jax.random.key(3)
+        delta = made.project(point, attacker.act(attacker.init(key), key, point))
         return made.render(point, delta), made.render(point, delta * factor)
 
-    attacked, reference = attack(point, jnp.zeros((), jnp.int32 if made.norm == "count" else jnp.float32))
+    attacked, reference = attack(point, np.int32(0) if made.norm == "count" else np.float32(0))
     np.testing.assert_array_equal(attacked, reference)
-    if where in ("waveform", "noise"):
+    if where == "waveform":
         np.testing.assert_array_equal(attacked, point.content)
 
 
@@ -193,10 +207,9 @@ def test_queries_are_counted_exactly(name):
         rewards=counted("scores", target.rewards), gradients=counted("gradients", target.gradients)
     )
     attacker = make(name, target)
-    points = jax.vmap(made.encode)(*clips())
-    state, _ = jax.block_until_ready(
-        jax.jit(attacker.step)(attacker.init(jax.random.key(0)), jax.random.key(1), points)
-    )
+    points = points_in("codes" if name == "codes-search" else "latent")
+    state = jax.jit(attacker.init)(jax.random.key(0))
+    state, _ = jax.block_until_ready(jax.jit(attacker.step)(state, jax.random.key(1), points))
     jax.effects_barrier()
     assert asked == attacker.per_step._asdict()
     asked.update(scores=0, gradients=0)
