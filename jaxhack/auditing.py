@@ -12,7 +12,7 @@ import jax
 import numpy as np
 
 from jaxhack import audio, crops, examples, inputs, registry, report, run, spaces
-from jaxhack.attack import Setup, Weights
+from jaxhack.attack import Setup, Weights, refusal
 from jaxhack.judgement import attack_test_set
 from jaxhack.measures.panel import default_panel, rules
 from jaxhack.parallel import mapped
@@ -74,12 +74,7 @@ def audit(
     if profile is None:
         profile = "quick" if demo else "paper"
     chosen = Settings.of(profile, **settings)  # refused before weights are read
-    kind = spaces.KINDS[chosen.space]
-    chain = registry.codec(codec, models=models) if kind.chain else None
-    predictor = registry.predictor(predictor, models=models, sample_rate=sample_rate)
-    if sample_rate is None and predictor.at_rate:
-        predictor = predictor.at_rate(chain.sample_rate if chain else WAVEFORM_RATE)
-    rate = chain.sample_rate if chain else predictor.sample_rate
+    predictor, chain = load(predictor, codec, chosen.space, models=models, sample_rate=sample_rate)
     shortest = max(predictor.min_samples, 1) / predictor.sample_rate
     if chosen.crop_seconds < shortest:
         raise ValueError(
@@ -87,8 +82,10 @@ def audit(
             f"got {chosen.crop_seconds}."
         )
     training, test, warnings = choose([inputs.DEMO] if demo else paths or (), train_paths, test_paths, chosen)
-    setup = Setup(predictor, chain, rate, default_panel(rate), chosen, len(test))
-    space = setup.space(setup.untrained())  # refuses a codec that the space cannot use
+    setup = set_up(predictor, chain, chosen, len(test))
+    if reason := refusal(setup):
+        raise ValueError(reason)
+    space = setup.space(setup.untrained())
     with run.alone(Path(out)):
         record = _record(setup, space, training, test)
         folder = run.open_run(Path(out), record, resume=resume, overwrite=overwrite)
@@ -100,6 +97,34 @@ def audit(
             attack_test_set(setup, weights, states, test, folder, observe)
             examples.write(setup, weights, states, test, folder)
         return report.make(folder)
+
+
+def load(
+    predictor: str | os.PathLike[str] | Callable | Predictor,
+    codec: str | Codec,
+    space: str,
+    *,
+    models: str | os.PathLike[str] | None = None,
+    sample_rate: int | None = None,
+) -> tuple[Predictor, Codec | None]:
+    """The predictor at the rate at which it will listen, and the chain of a kind of space; arguments as `audit`'s."""
+    chain = registry.codec(codec, models=models) if spaces.KINDS[space].chain else None
+    predictor = registry.predictor(predictor, models=models, sample_rate=sample_rate)
+    if sample_rate is None and predictor.at_rate:
+        predictor = predictor.at_rate(chain.sample_rate if chain else WAVEFORM_RATE)
+    return predictor, chain
+
+
+def set_up(predictor: Predictor, chain: Codec | None, settings: Settings, test: int) -> Setup:
+    """An audit of `test` utterances.
+
+    Raises:
+      ValueError: a codec that the space cannot use.
+    """
+    rate = chain.sample_rate if chain else predictor.sample_rate
+    setup = Setup(predictor, chain, rate, default_panel(rate), settings, test)
+    setup.space(setup.untrained())
+    return setup
 
 
 def choose(

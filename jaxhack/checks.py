@@ -23,6 +23,11 @@ HALF_WIDTH = 0.1
 SPREAD = 0.2
 NAIVE_DIFFERENCE = 0.05
 BUDGET_TOLERANCE = 1e-6
+FEW = 30  # judged utterances
+DEMO_SPEECH = (
+    "The recordings are the synthetic demo clips that ship with jaxhack: the numbers say nothing about real speech; "
+    "audit recordings of your own."
+)
 SHORTEST_LOG = 10  # steps below which a training curve says nothing
 
 
@@ -68,6 +73,26 @@ def warnings(
     """
     run = Run(record, rows, summary, training)
     return [sentence for check in CHECKS for sentence in check(run)]
+
+
+def across(record: Mapping[str, Any], summary: Mapping[str, Any]) -> Iterator[str]:
+    """What a reader must know before trusting the worst case over several audits.
+
+    Args:
+      record: the suite's, ``run.json``'s ``"record"``.
+      summary: of :func:`jaxhack.report.suite.make`: its ``lines``, one an audit.
+    """
+    if record["demo"]:
+        yield DEMO_SPEECH
+    for line in summary["lines"]:
+        if first_look(record["legs"][line["audit"]]):
+            yield (
+                "The trained attackers are a first look, trained less than the standard profile's: their low rates "
+                "say nothing yet."
+            )
+            break
+    if 0 < summary["any_attack_n"] < FEW:
+        yield f"{summary['any_attack_n']} judged utterances are few to conclude from."
 
 
 def known(value: Any) -> TypeGuard[float]:
@@ -321,10 +346,7 @@ def little_training(run: Run) -> Iterator[str]:
 def demo_speech(run: Run) -> Iterator[str]:
     """Nobody's recordings."""
     if run.record.get("demo"):
-        yield (
-            "The recordings are the synthetic demo clips that ship with jaxhack: the numbers say nothing about real "
-            "speech; audit recordings of your own."
-        )
+        yield DEMO_SPEECH
 
 
 CHECKS: tuple[Callable[[Run], Iterator[str]], ...] = (

@@ -13,9 +13,9 @@ from pathlib import Path, PurePath
 from typing import NamedTuple
 
 from jaxhack.audio import SUFFIXES
+from jaxhack.run import RECORD
 
 DEMO = Path(__file__).parent / "demo" / "manifest.csv"  # what an audit without recordings is of
-RUN = "run.json"  # in a folder that an audit wrote, whose examples are nobody's recordings
 PATH_COLUMNS = ("path", "file", "filename", "audio", "wav")  # the first that a manifest has names the audio
 ID_COLUMNS = ("id", "utterance")
 _BEGINNING = 2**20  # bytes of a file that its fingerprint reads
@@ -197,7 +197,9 @@ def _walk(folder: Path, beside: Callable) -> tuple[list[_Found], list[Mapping[st
             folders.clear()
             continue
         seen.add((status.st_dev, status.st_ino))
-        folders[:] = sorted(name for name in folders if not (name.startswith(".") or Path(top, name, RUN).exists()))
+        folders[:] = sorted(
+            name for name in folders if not (name.startswith(".") or Path(top, name, RECORD).exists())
+        )
         meta.update(beside(Path(top)))
         for name in files:
             path = Path(top, name)

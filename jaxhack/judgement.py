@@ -121,6 +121,7 @@ def _row(
         "utterance": utterance.id,
         "predictor": setup.predictor.name,
         "space": setup.space(setup.untrained()).name,
+        "epsilon": setup.settings.epsilon,
         "attacker": arm.attacker,
         "seed": arm.seed,
         "baseline": arm.baseline,

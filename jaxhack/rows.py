@@ -23,6 +23,7 @@ _BEFORE = {
     "utterance": pa.string(),
     "predictor": pa.string(),
     "space": pa.string(),
+    "epsilon": pa.float64(),  # the budget, in the space's unit
     "attacker": pa.string(),
     "seed": pa.int64(),
     "baseline": pa.bool_(),
@@ -44,12 +45,12 @@ _AFTER = {
     "source_rate": pa.int64(),  # Hz, of the file
     "resampled": pa.string(),  # what was done to get to the working rate
     "clipped_samples": pa.int64(),
-    "achieved_size": pa.float64(),
+    "achieved_size": pa.float64(),  # of the perturbation, in the unit of epsilon
     "status": pa.string(),  # "ok", "too_short", "silent", "unreadable", "failed", …
     "reason": pa.string(),
 }
-_ALWAYS = "utterance predictor space attacker seed baseline verdict verdict_naive queries gradients status reason"
-_REQUIRED = frozenset(_ALWAYS.split())
+_ALWAYS = "utterance predictor space epsilon attacker seed baseline verdict verdict_naive queries gradients status"
+_REQUIRED = frozenset([*_ALWAYS.split(), "reason"])
 _SIDES = ("reference", "attacked")
 _PART = re.compile(r"part-(\d{6,})\.parquet")
 

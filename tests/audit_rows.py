@@ -8,7 +8,7 @@ RULES = {"estoi": detect.Rule(0.02), "si_sdr": detect.Rule(1.0, saturation=40.0)
 def row(utterance="a.wav", attacker="grpo", seed=0, gain=1.0, worse=True, **other):
     """A judged row: R(x) = 3, R(x̂) = 3.1."""
     made = {
-        "utterance": utterance, "predictor": "nisqa", "space": "latent-lyra",
+        "utterance": utterance, "predictor": "nisqa", "space": "latent-lyra", "epsilon": 0.5,
         "attacker": attacker, "seed": seed, "baseline": attacker.startswith("random"),
         "score_input": 3.0, "score_reference": 3.1, "score_attacked": 3.1 + gain,
         "score_attacked_unrounded": 3.1 + gain, "gain": gain, "gain_naive": gain + 0.1,
@@ -23,7 +23,7 @@ def row(utterance="a.wav", attacker="grpo", seed=0, gain=1.0, worse=True, **othe
 def failed(utterance="b.wav", attacker="grpo", seed=0, status="unreadable", reason="not audio"):
     """A row of an input that was never attacked."""
     return {
-        "utterance": utterance, "predictor": "nisqa", "space": "latent-lyra",
+        "utterance": utterance, "predictor": "nisqa", "space": "latent-lyra", "epsilon": 0.5,
         "attacker": attacker, "seed": seed, "baseline": attacker.startswith("random"), "queries": 100, "gradients": 0,
         "verdict": "undetermined", "verdict_naive": "undetermined", "status": status, "reason": reason,
     }  # fmt: skip

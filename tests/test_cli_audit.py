@@ -163,10 +163,8 @@ def test_no_argument_at_all_is_the_quick_profile_on_demo_speech(tmp_path, monkey
     warnings = json.loads(Path("runs/dnsmos-p808/summary.json").read_text())["warnings"]
     assert ["demo clips" in w for w in warnings][:2] == [True, False] and "quick profile" in warnings[1]
     printed = " ".join(result.stdout.split())
-    assert (
-        "Settings: profile quick, space latent, attacker grpo" in printed
-        and "runs/dnsmos-p808/report.html" in printed
-    )
+    assert "Settings: profile quick, space latent, attacker grpo" in printed
+    assert "runs/dnsmos-p808/report.html" in printed
     assert "--resume" in refused("audit")  # a second time finds the first
 
 

@@ -58,6 +58,7 @@ def row(utterance, arm):
         "utterance": utterance,
         "predictor": "toy",
         "space": "chain",
+        "epsilon": 0.5,
         "attacker": attacker,
         "seed": seed,
         "baseline": baseline,

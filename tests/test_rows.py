@@ -9,7 +9,7 @@ from audit_rows import failed, row
 from jaxhack import rows
 
 COLUMNS = [
-    "utterance", "predictor", "space", "attacker",
+    "utterance", "predictor", "space", "epsilon", "attacker",
     "seed", "baseline", "score_input", "score_reference",
     "score_attacked", "score_attacked_unrounded", "gain", "gain_naive",
     "estoi_reference", "estoi_attacked", "si_sdr_reference", "si_sdr_attacked",

@@ -1,6 +1,7 @@
 """The HTML page: stored numbers arranged for a reader. Everything a file name may hold is escaped."""
 
 import base64
+import math
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
@@ -43,17 +44,10 @@ def html(
     Returns:
       The page's text; nothing in it is fetched from anywhere.
     """
-    environment = jinja2.Environment(
-        loader=jinja2.PackageLoader("jaxhack", "report"),
-        autoescape=True,
-        undefined=jinja2.StrictUndefined,
-        trim_blocks=True,
-        lstrip_blocks=True,
-    )
-    environment.filters |= {"number": number, "percent": percent, "measure": measure, "unit": unit}
     configuration = summary["configuration"]
     top, trained, baselines = blocks(summary)
-    return environment.get_template("page.html").render(
+    return render(
+        "page.html",
         s=summary,
         c=configuration,
         settings=configuration["settings"],
@@ -69,6 +63,19 @@ def html(
         unjudged=unjudged(rows),
         everything=list(_flat({k: v for k, v in configuration.items() if k != "weights"})),
     )
+
+
+def render(template: str, **values: Any) -> str:
+    """A template of this package filled in; names that files and users bring are escaped."""
+    environment = jinja2.Environment(
+        loader=jinja2.PackageLoader("jaxhack", "report"),
+        autoescape=True,
+        undefined=jinja2.StrictUndefined,
+        trim_blocks=True,
+        lstrip_blocks=True,
+    )
+    environment.filters |= {"number": number, "percent": percent, "measure": measure, "unit": unit}
+    return environment.get_template(template).render(**values)
 
 
 def settings(summary: Mapping[str, Any]) -> str:
@@ -174,6 +181,17 @@ def unjudged(rows: Sequence[Mapping[str, Any]]) -> list[dict[str, Any]]:
         }
         for (utterance, status, reason), names in found.items()
     ]
+
+
+def plain(value: Any) -> Any:
+    """The same with JSON's own types: numbers that are not finite become None, tuples and arrays lists."""
+    if isinstance(value, Mapping):
+        return {str(k): plain(v) for k, v in value.items()}
+    if hasattr(value, "tolist"):
+        return plain(value.tolist())
+    if isinstance(value, list | tuple):
+        return [plain(v) for v in value]
+    return None if isinstance(value, float) and not math.isfinite(value) else value
 
 
 def number(value: float | int | None, fmt: str) -> str:

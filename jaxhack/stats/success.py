@@ -1,7 +1,7 @@
 """Success rates: functions of the stored rows alone, for any τ and any rules, with nothing run again.
 
-`rows` is a list of dicts as :func:`jaxhack.rows.read` gives it, of one predictor in one space. Every result
-is safe for JSON: a number that is undefined is None.
+`rows` is a list of dicts as :func:`jaxhack.rows.read` gives it, of one predictor in one space at one budget. Every
+result is safe for JSON: a number that is undefined is None.
 
 A row is *judged* when its status is "ok" and its verdict is determined. Rates and means are over judged rows
 and `n` counts them. The others are counted apart: `n_undetermined` where the attack ran but a score or a
@@ -46,8 +46,8 @@ class _Verdicts(NamedTuple):
 
 
 def _columns(rows: Sequence[Mapping[str, Any]], rules: Mapping[str, detect.Rule]) -> _Columns:
-    for name in ("predictor", "space"):
-        kinds = sorted({row[name] for row in rows})
+    for name in ("predictor", "space", "epsilon"):
+        kinds = [str(kind) for kind in sorted({row[name] for row in rows})]
         if len(kinds) > 1:
             raise ValueError(f"rows of one {name} make one summary, got {', '.join(kinds)}: filter them first")
     attackers = list(dict.fromkeys((row["attacker"], row["seed"], row["baseline"]) for row in rows))
@@ -180,7 +180,7 @@ def per_attacker(
       ``n``, ``n_naive``, ``n_undetermined``, ``n_failed``; ``queries`` and ``gradients`` per utterance.
 
     Raises:
-      ValueError: rows of several predictors or spaces, or without the panel's columns; see
+      ValueError: rows of several predictors, spaces or budgets, or without the panel's columns; see
         :func:`jaxhack.detect.verdict` for the rest.
     """
     return summary(rows, tau, rules)["attackers"]
@@ -204,6 +204,14 @@ def summary(rows: Sequence[Mapping[str, Any]], tau: float, rules: Mapping[str, d
       ValueError: as in :func:`per_attacker`.
     """
     return _summary(_columns(rows, rules), tau, rules)
+
+
+def judgements(
+    rows: Sequence[Mapping[str, Any]], tau: float, rules: Mapping[str, detect.Rule]
+) -> tuple[np.ndarray, np.ndarray]:
+    """Which rows are judged and which are hacks, both ``[R]`` bool. Errors as in :func:`per_attacker`."""
+    found = _verdicts(_columns(rows, rules), tau, rules)
+    return found.judged, found.hack
 
 
 def tau_sweep(
