@@ -1,13 +1,13 @@
 """Several predictors as one: an attack on their minimum or mean must please them all."""
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 
 import jax.numpy as jnp
 
 from jaxhack.objective import listener
 from jaxhack.types import Array, Predictor, PyTree
 
-REDUCE = {"min": jnp.min, "mean": jnp.mean}
+REDUCE: dict[str, Callable[..., Array]] = {"min": jnp.min, "mean": jnp.mean}
 
 
 def ensemble(predictors: Sequence[Predictor], how: str = "min", *, sample_rate: int | None = None) -> Predictor:

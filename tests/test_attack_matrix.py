@@ -216,3 +216,66 @@ def test_queries_are_counted_exactly(name):
     jax.block_until_ready(jax.jit(attacker.act)(state, jax.random.key(2), pick(points)))
     jax.effects_barrier()
     assert asked == attacker.per_act._asdict()
+
+
+def best_gain(where: str, point) -> float:
+    """The most that any action gains: the score is linear in the mean frame."""
+    if where == "waveform":
+        return 40 * 0.002 * np.abs(toys.TARGET).sum()
+    reach = 40 / 2 * np.asarray(point.content[1]) * toys.TARGET  # the codec's gain is 2
+    return 0.5 * np.sqrt(len(reach)) * np.linalg.norm(reach)
+
+
+SOLVED = {  # options, training steps, and the share of the best gain to be reached in the space of that name
+    ("pgd", "latent"): ({"steps": 50}, 0, 0.99),
+    ("pgd", "waveform"): ({"steps": 10, "momentum": 0.5}, 0, 0.97),
+    ("apgd", "latent"): ({"steps": 50}, 0, 0.99),
+    ("apgd", "waveform"): ({"steps": 10}, 0, 0.97),
+    ("nes", "latent"): ({"queries": 500, "held": True}, 0, 0.95),
+    ("square", "latent"): ({"queries": 500, "held": True}, 0, 0.9),
+    ("square", "waveform"): ({"queries": 500}, 0, 0.2),
+    ("universal", "latent"): ({}, 60, 0.95),
+    ("universal", "waveform"): ({}, 80, 0.95),
+    ("universal-grpo", "latent"): ({"learning_rate": 0.03}, 80, 0.9),
+}
+
+
+@pytest.mark.parametrize(("name", "where"), SOLVED)
+def test_the_best_attack_is_found(name, where):
+    """On an utterance that training, if there is any, did not see."""
+    options, steps, share = SOLVED[name, where]
+    made, points = space(where), points_in(where)
+    target = objective(toys.predictor(), made)
+    attacker = attackers.KINDS[name].make(target, **options)
+    unseen, seen = pick(points), pick(points, slice(1, None))
+
+    @jax.jit
+    def gain(seen, unseen):
+        state = attacker.init(jax.random.key(0))
+        if steps:
+            keys = jax.random.split(jax.random.key(1), steps)
+            state, _ = jax.lax.scan(lambda s, key: (attacker.step(s, key, seen)[0], None), state, keys)
+        delta = made.project(unseen, attacker.act(state, jax.random.key(2), unseen))
+        scores = target.rewards(pick(unseen, None), jnp.stack([delta, jnp.zeros_like(delta)])[None])[0]
+        return scores[0] - scores[1]
+
+    assert share < gain(seen, unseen) / best_gain(where, unseen) < 1.03  # rounding to 16 bits is not linear
+
+
+def test_codes_search_finds_the_best_change():
+    made = space("codes", 1)
+    target = objective(toys.predictor(), made)
+    point = pick(jax.device_get(jax.jit(jax.vmap(made.encode))(*clips(160, (160,)))))
+    attacker = attackers.codes_search(target, queries=1 + 11 * 100, candidates=11)
+    every = np.zeros((10, 2, 11, 10, 2), np.int32)
+    for frame, stage, shift in np.ndindex(10, 2, 11):
+        every[frame, stage, shift, frame, stage] = shift + 1
+    rewards = jax.jit(target.rewards)
+    scores = rewards(pick(point, None), every.reshape(1, -1, 10, 2))[0]
+    found = jax.jit(attacker.act)(None, jax.random.key(0), point)
+    assert np.count_nonzero(found) == 1
+    np.testing.assert_allclose(rewards(pick(point, None), found[None, None])[0, 0], scores.max(), atol=1e-5)
+    more = attackers.codes_search(objective(toys.predictor(), space("codes", 4)), queries=1 + 11 * 100, candidates=11)
+    four = jax.jit(more.act)(None, jax.random.key(0), point)
+    assert 1 < np.count_nonzero(four) <= 4
+    assert rewards(pick(point, None), found[None, None])[0, 0] < scores.max() + 1e-5
