@@ -16,8 +16,7 @@ from jaxhack.report import page
 from jaxhack.stats.success import summary as summarise
 from jaxhack.stats.worst import choose_epsilon, worst_case
 
-KEPT = ("attack_success_rate", "attack_success_rate_naive", "attack_success_rate_void", "void_rate")
-KEPT += ("mean_gain", "degraded_rate")
+RATES = ("attack_success_rate", "attack_success_rate_naive", "attack_success_rate_void", "void_rate", "degraded_rate")
 COUNTS = ("queries", "gradients", "n", "n_undetermined", "n_failed")
 
 
@@ -109,7 +108,7 @@ def _line(
         "attacker": settings["attacker"],
         "seeds": len(mine),
         "counted": counted,
-        **{key: worst[key] for key in (*KEPT, *COUNTS)},
+        **{key: worst[key] for key in (*RATES, "mean_gain", *COUNTS)},
         "interval": worst["interval"],
         "mean_change": worst["mean_change"],
         "any_attacker_success_rate": success["any_attacker_success_rate"],
