@@ -151,16 +151,29 @@ def reconstruct(paths, codec, out, models, form) -> None:
 )
 @click.argument("paths", nargs=-1, metavar="[PATH]...", type=click.Path())
 @click.option(
-    "--predictor", metavar="NAME", default=DEFAULT_PREDICTOR, help="A name, FILE.onnx, or package.module:function."
+    "--predictor",
+    metavar="NAME",
+    default=DEFAULT_PREDICTOR,
+    help="A name, FILE.onnx, or package.module:function; several as one by min(A,B) or mean(A,B).",
 )
-@click.option("--space", metavar="KIND,…", default="latent", help="latent, quantised, waveform, noise, or all.")
-@click.option("--codec", metavar="NAME", default=DEFAULT_CODEC, help="Chain of the spaces latent and quantised.")
+@click.option(
+    "--space", metavar="KIND,…", default="latent", help="latent, quantised, codes, waveform, noise, or all."
+)
+@click.option(
+    "--codec", metavar="NAME", default=DEFAULT_CODEC, help="Chain of the spaces latent, quantised and codes."
+)
 @click.option(
     "--profile",
     metavar="|".join(PROFILES),
     help="Sizes to start from; what is given beside it overrides them.  [default: paper; quick without recordings]",
 )
-@click.option("--attacker", metavar="NAME,…", default="grpo", help="grpo, grpo-literal, pgd, apgd, or all.")
+@click.option(
+    "--attacker",
+    metavar="NAME,…",
+    default="grpo",
+    help="Trained: grpo, grpo-literal, universal-grpo, universal. On each recording by itself: pgd, apgd, nes, square, "
+    "codes-search. Or all.",
+)
 @click.option(
     "--option",
     "options",
