@@ -171,7 +171,7 @@ def reconstruct(paths, codec, out, models, form) -> None:
     "--attacker",
     metavar="NAME,…",
     default="grpo",
-    help="Trained: grpo, grpo-literal, universal-grpo, universal. On each recording by itself: pgd, apgd, nes, square, "
+    help="Trained: grpo, grpo-literal, universal-grpo, universal. On each recording alone: pgd, apgd, nes, square, "
     "codes-search. Or all.",
 )
 @click.option(
