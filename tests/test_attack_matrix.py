@@ -66,13 +66,11 @@ def points_in(name: str, size: int = SIZE):
     return jax.device_get(jax.jit(jax.vmap(space(name).encode))(*clips(size)))
 
 
-def table(*, everywhere: bool = True):
-    """Attacker × space; where two share all that matters, the one is tried with fewer of the other."""
-    pairs = [
-        (a, s) for a in SMALL for s in ("latent", "waveform", "noise") if a not in ("codes-search", "grpo-literal")
-    ]
-    pairs = [(a, s) for a, s in pairs if everywhere or s != "noise"]
-    pairs += [("grpo-literal", "latent"), ("pgd", "quantised"), ("codes-search", "codes"), ("random", "codes")]
+def table(*spaces_of_all: str):
+    """Attacker × space; where two share all that matters, one is tried with fewer of the other."""
+    pairs = [(a, s) for a in SMALL for s in spaces_of_all if a not in ("codes-search", "grpo-literal")]
+    pairs += [("pgd", "noise"), ("grpo-literal", "latent"), ("pgd", "quantised")]
+    pairs += [("codes-search", "codes"), ("random", "codes")]
     return pytest.mark.parametrize(("name", "where"), pairs)
 
 
@@ -107,7 +105,7 @@ def test_the_table_is_complete():
     assert set(SMALL) == {*attackers.KINDS, "random"}
 
 
-@table()
+@table("latent", "waveform")
 def test_attacker_in_space(name, where):
     made, points = space(where), points_in(where)
     attacker = make(name, objective(toys.predictor(), made))
@@ -143,7 +141,7 @@ def test_attacker_in_space(name, where):
         assert not delta[same:].any()
 
 
-@table(everywhere=False)
+@table("latent")
 def test_a_budget_of_zero_is_the_round_trip_to_the_bit(name, where):
     made, point = space(where, 0.0), pick(points_in(where))
     attacker = make(name, objective(toys.predictor(), made))
@@ -156,7 +154,7 @@ def test_a_budget_of_zero_is_the_round_trip_to_the_bit(name, where):
 
     attacked, reference = attack(point, np.int32(0) if made.norm == "count" else np.float32(0))
     np.testing.assert_array_equal(attacked, reference)
-    if where == "waveform":
+    if where == "noise":
         np.testing.assert_array_equal(attacked, point.content)
 
 
@@ -194,11 +192,11 @@ def test_queries_are_counted_exactly(name):
     asked = {"scores": 0, "gradients": 0}
 
     def counted(kind, fn):
-        def note(shape):
+        def note(entry, shape):
             asked[kind] += int(np.prod(shape))
 
-        def call(points, actions):
-            jax.debug.callback(partial(note, actions.shape[:2]))
+        def call(points, actions):  # an entry of the actions goes along, so that a vmapped call counts as many
+            jax.debug.callback(partial(note, shape=actions.shape[:2]), actions.ravel()[0])
             return fn(points, actions)
 
         return call

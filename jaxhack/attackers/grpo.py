@@ -184,6 +184,7 @@ def grpo(
     needs_at_least(name, 0.0, kl=kl)
     needs_at_least(name, 1, draws=draws)
     (channels,) = space.action_shape
+    # Actions have frames in latents, whose features are their own channels; samples have none.
     if per_frame and (universal or channels != space.feature_size):
         reason = "a universal one has none" if universal else f"those of {space.name} have none"
         raise ValueError(f"per_frame needs actions that have frames; {reason}.")
@@ -217,7 +218,8 @@ def grpo(
         # [B, 1, M]: the frames of an utterance share its weight, those of its padding have none.
         reach = points.frames if per_frame else jnp.ones_like(points.frames)
         counted = jnp.arange(mean.shape[1]) < reach[:, None, None]
-        share = counted / jnp.maximum(jnp.sum(counted, 2, keepdims=True), 1).astype(mean.dtype)
+        share = counted.astype(mean.dtype)
+        share = share / jnp.maximum(jnp.sum(share, 2, keepdims=True), 1.0)
         # The mean over the draws of groups that say something; the others contribute nothing.
         weight = used[:, None, None] / (jnp.maximum(jnp.sum(used), 1.0) * group) * share
         old = log_prob(mean, log_sigma, actions)
@@ -229,7 +231,7 @@ def grpo(
             if not kl:
                 return value, (change, outside, jnp.zeros_like(value))
             back = -log_ratio(params, initial, points, actions)
-            divergence = jnp.sum((jnp.exp(back) - back - 1) * share) / (len(rewards) * group)
+            divergence = jnp.sum((jnp.exp(back) - back - 1.0) * share) / (len(rewards) * group)
             return value + kl * divergence, (change, outside, divergence)
 
         params, opt_state = state.params, state.opt_state
