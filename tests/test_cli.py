@@ -203,7 +203,7 @@ print("imported:", *{"jax", "numpy", "soundfile", "rich"} & set(sys.modules))"""
         "[default: mini]",
         "[default: paper; quick without recordings]",
         "[default: quick 25, standard 300, paper 2000]",
-        "latent deviations. [default: 0.5]",
+        "[default: the space's]",
         "[default: runs/PREDICTOR]",
     ):
         assert part in words

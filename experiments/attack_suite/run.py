@@ -2,8 +2,8 @@
 
     python -m experiments.attack_suite.run --shared ../shared --work runs/attack_suite
 
-Can be interrupted and goes on where it stopped, audit by audit. The small files are copied to ``results/``; the tables
-of ``README.md`` are what ``--table`` prints from them.
+Can be interrupted and goes on where it stopped, audit by audit. The small files are copied to ``results/``; the table
+in ``README.md`` is what ``--table`` prints from them.
 """
 
 import argparse
