@@ -173,3 +173,37 @@ def test_actions_of_samples_have_no_frames():
 
     with pytest.raises(ValueError, match="per_frame needs actions that have frames; those of waveform have none"):
         grpo(objective(predictor(), waveform()), per_frame=True)
+
+
+def test_auto_pgd_looks_back_when_the_paper_does():
+    """Checks of 100 steps, Croce and Hein, section 3.2."""
+    from jaxhack.attackers.pgd import _checkpoints
+
+    assert np.flatnonzero(_checkpoints(100)).tolist() == [22, 41, 57, 70, 80, 87, 93, 99]
+
+
+@pytest.mark.parametrize(
+    ("gains", "size_then", "best_then", "halved"),
+    [
+        (10, 1.0, 2.0, False),  # enough gains, a new best
+        (7, 1.0, 2.0, True),  # too few gains
+        (10, 1.0, 3.0, True),  # no new best at an unchanged step
+        (10, 2.0, 3.0, False),  # nor one just after it was halved, which is no reason to halve again
+    ],
+)
+def test_auto_pgd_halves_its_step(gains, size_then, best_then, halved):
+    from jaxhack.attackers.geometry import Geometry
+    from jaxhack.attackers.pgd import Search, _adaptive
+
+    ground = Geometry((1,), jnp.float32(1), jnp.ones(1, bool), jnp.zeros, lambda a: a, jnp.sign)
+    at, before, best, slope = (jnp.full(1, x) for x in (4.0, 2.0, 10.0, 1.0))
+    score, three, one = jnp.float32(0.0), jnp.float32(3.0), jnp.float32(1.0)
+    then = jnp.float32(size_then), jnp.float32(best_then)
+    s = Search(at, before, slope, score, best, three, slope, one, jnp.int32(gains), jnp.int32(10), then)
+    after = _adaptive(ground, s, slope, jnp.bool_(True))
+    # From where it is, 3/4 of a step and 1/4 of the last move; from the best iterate, half a step and no last move.
+    assert after.action == (10.5 if halved else 4.0 + 0.75 + 0.5)
+    assert after.step_size == (0.5 if halved else 1.0)
+    assert after.checked == (1.0, 3.0) and after.gains == after.steps == 0
+    whole = _adaptive(ground, s._replace(before=at), slope, jnp.bool_(False))
+    assert whole.action == 5.0, "the first step has no last move to go on with"

@@ -162,8 +162,8 @@ def _adaptive(ground: Geometry, s: Search, slope: Array, check: Array) -> Search
 
 def _checkpoints(steps: int) -> np.ndarray:
     """Auto-PGD's checks, ``[steps]`` bool: at 22 % of the steps, and then at intervals that shrink to 6 %."""
-    shares, interval = [0.22], 0.22
-    while shares[-1] < 1:
-        interval = max(interval - 0.03, 0.06)
+    shares, interval = [22], 22  # whole per cent, which round as they should
+    while shares[-1] < 100:
+        interval = max(interval - 3, 6)
         shares.append(shares[-1] + interval)
-    return np.isin(np.arange(steps), [int(np.ceil(share * steps)) for share in shares])
+    return np.isin(np.arange(steps), [-(-share * steps // 100) for share in shares])
