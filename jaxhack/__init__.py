@@ -12,7 +12,7 @@ _MODULES = (
 )
 _FUNCTIONS = {
     **{"audit": "auditing", "suite": "suite", "score_files": "scoring"},
-    **dict.fromkeys(("predictor", "codec", "embedder"), "registry"),
+    **dict.fromkeys(("predictor", "codec", "embedder", "encoder"), "registry"),
 }
 
 __all__ = [*_FUNCTIONS, *_MODULES]

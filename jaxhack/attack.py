@@ -22,6 +22,7 @@ class Weights(NamedTuple):
     codec: PyTree
     predictor: PyTree
     statistics: spaces.Statistics | None  # of the codec's latent; None: each utterance's own, or no codec
+    panel: tuple[PyTree, ...] = ()  # of each of its measures, in order
 
 
 class Setup(NamedTuple):
@@ -67,8 +68,9 @@ class Setup(NamedTuple):
         return Queries(*(a + b for a, b in zip(shares, made.per_act, strict=True)))
 
     def untrained(self) -> Weights:
-        """The weights of codec and predictor, without statistics."""
-        return Weights(None if self.codec is None else self.codec.params, self.predictor.params, None)
+        """The weights of codec, predictor and panel, without statistics."""
+        codec = None if self.codec is None else self.codec.params
+        return Weights(codec, self.predictor.params, None, tuple(measure.params for measure in self.panel))
 
     def _objective(self, weights: Weights):
         return objective(self.predictor._replace(params=weights.predictor), self.space(weights))
@@ -99,7 +101,8 @@ class Judged(NamedTuple):
     scores_unrounded: Array  # [A + 1, B] clipped to ±1 but not rounded
     sizes: Array  # [A + 1, B]
     clipped: Array  # [A + 1, B] samples beyond ±1
-    panel: dict[str, Array]  # measure -> [A + 1, B]
+    panel: dict[str, Array]  # measure -> [A + 1, B], those of the host left out
+    saved: Array | None  # [A + 1, B, T] the signals as saved, where a measure of the host asks for them
 
 
 def refusal(setup: Setup) -> str | None:
@@ -172,11 +175,13 @@ def judge(setup: Setup, weights: Weights, states: PyTree, wav: Array, length: Ar
     listen = listener(setup.predictor._replace(params=weights.predictor), setup.sample_rate)
     listen = jax.vmap(mapped(listen), (0, None))
     scores = listen(jnp.concatenate([wav[None], signals.saved]), length)
+    panel = tuple(m._replace(params=params) for m, params in zip(setup.panel, weights.panel, strict=True))
     return Judged(
         score_input=scores[0],
         scores=scores[1:],
         scores_unrounded=listen(jnp.clip(signals.raw, -1.0, 1.0), length),
         sizes=signals.sizes,
         clipped=jnp.sum(jnp.abs(signals.raw) > 1.0, axis=-1),
-        panel=jax.vmap(mapped(partial(evaluate, tuple(setup.panel))), (None, 0, None))(wav, signals.saved, length),
+        panel=jax.vmap(mapped(partial(evaluate, panel)), (None, 0, None))(wav, signals.saved, length),
+        saved=signals.saved if any(measure.host for measure in panel) else None,
     )

@@ -14,11 +14,11 @@ import numpy as np
 from jaxhack import audio, crops, examples, inputs, registry, report, run, spaces
 from jaxhack.attack import Setup, Weights, refusal
 from jaxhack.judgement import attack_test_set
-from jaxhack.measures.panel import default_panel, rules
+from jaxhack.measures.panel import make_panel, rules
 from jaxhack.parallel import mapped
-from jaxhack.settings import DEFAULT_CODEC, DEFAULT_PREDICTOR, Settings
+from jaxhack.settings import DEFAULT_CODEC, DEFAULT_PANEL, DEFAULT_PREDICTOR, Settings
 from jaxhack.training import train
-from jaxhack.types import Codec, Predictor, PyTree, Space
+from jaxhack.types import Codec, Measure, Predictor, PyTree, Space
 
 Observer = Callable[[str, int, int, dict[str, Any]], None]  # stage, done, total, figures to show
 
@@ -31,6 +31,8 @@ def audit(
     *,
     predictor: str | os.PathLike[str] | Callable | Predictor = DEFAULT_PREDICTOR,
     codec: str | Codec = DEFAULT_CODEC,
+    panel: str | Sequence[str | Measure] = DEFAULT_PANEL,
+    asr_model: str | os.PathLike[str] | None = None,
     models: str | os.PathLike[str] | None = None,
     sample_rate: int | None = None,
     out: str | Path,
@@ -49,6 +51,9 @@ def audit(
         `train_paths` either, is the demo speech that ships with the package.
       predictor: the target, whose score is the attackers' reward: anything that :func:`jaxhack.predictor` takes.
       codec: the chain that every perturbation passes through, by name or as it is; not of spaces without one.
+      panel: the measures that may witness a hack, by names with margins, ``"estoi,si_sdr,wer=0.2"``, or as they are:
+        anything that :func:`jaxhack.measures.make_panel` takes.
+      asr_model: a folder of a Whisper model in CTranslate2's format, for the measure ``wer``; None is PocketSphinx.
       models: a folder of weight files, looked in first.
       sample_rate: Hz at which the predictor listens; None is the space's where the predictor takes any rate, else
         the predictor's own, 16000 for a black box. The space's rate is its codec's, which is resampled where the two
@@ -74,7 +79,9 @@ def audit(
     if profile is None:
         profile = "quick" if demo else "paper"
     chosen = Settings.of(profile, **settings)  # refused before weights are read
-    predictor, chain = load(predictor, codec, chosen.space, models=models, sample_rate=sample_rate)
+    predictor, chain, witnesses = load(
+        predictor, codec, chosen.space, panel=panel, asr_model=asr_model, models=models, sample_rate=sample_rate
+    )
     shortest = max(predictor.min_samples, 1) / predictor.sample_rate
     if chosen.crop_seconds < shortest:
         raise ValueError(
@@ -82,7 +89,7 @@ def audit(
             f"got {chosen.crop_seconds}."
         )
     training, test, warnings = choose([inputs.DEMO] if demo else paths or (), train_paths, test_paths, chosen)
-    setup = set_up(predictor, chain, chosen, len(test))
+    setup = set_up(predictor, chain, witnesses, chosen, len(test))
     if reason := refusal(setup):
         raise ValueError(reason)
     space = setup.space(setup.untrained())
@@ -104,25 +111,42 @@ def load(
     codec: str | Codec,
     space: str,
     *,
+    panel: str | Sequence[str | Measure] = DEFAULT_PANEL,
+    asr_model: str | os.PathLike[str] | None = None,
     models: str | os.PathLike[str] | None = None,
     sample_rate: int | None = None,
-) -> tuple[Predictor, Codec | None]:
-    """The predictor at the rate at which it will listen, and the chain of a kind of space; arguments as `audit`'s."""
+) -> tuple[Predictor, Codec | None, tuple[Measure, ...]]:
+    """The predictor at the rate at which it will listen, the chain of a kind of space, and the panel at its rate.
+
+    Arguments as `audit`'s.
+
+    Raises:
+      ValueError: as `audit`'s; or the predictor is on the panel.
+    """
     chain = registry.codec(codec, models=models) if spaces.KINDS[space].chain else None
     predictor = registry.predictor(predictor, models=models, sample_rate=sample_rate)
     if sample_rate is None and predictor.at_rate:
         predictor = predictor.at_rate(chain.sample_rate if chain else WAVEFORM_RATE)
-    return predictor, chain
+    witnesses = make_panel(panel, _rate(predictor, chain), models=models, asr_model=asr_model)
+    if predictor.name in (measure.name for measure in witnesses):
+        raise ValueError(f"{predictor.name} is under attack: it cannot be a witness too. Leave it out of the panel.")
+    return predictor, chain, witnesses
 
 
-def set_up(predictor: Predictor, chain: Codec | None, settings: Settings, test: int) -> Setup:
+def _rate(predictor: Predictor, chain: Codec | None) -> int:
+    """Hz, of the space."""
+    return chain.sample_rate if chain else predictor.sample_rate
+
+
+def set_up(
+    predictor: Predictor, chain: Codec | None, panel: Sequence[Measure], settings: Settings, test: int
+) -> Setup:
     """An audit of `test` utterances.
 
     Raises:
       ValueError: a codec that the space cannot use.
     """
-    rate = chain.sample_rate if chain else predictor.sample_rate
-    setup = Setup(predictor, chain, rate, default_panel(rate), settings, test)
+    setup = Setup(predictor, chain, _rate(predictor, chain), panel, settings, test)
     setup.space(setup.untrained())
     return setup
 
@@ -177,6 +201,7 @@ def _record(
             "weights": dict(space.weights),
         },
         "panel": {name: rule._asdict() for name, rule in rules(setup.panel).items()},
+        "measures": {measure.name: dict(measure.about) for measure in setup.panel if measure.about},
         "queries": asked._asdict(),
         "demo": any(inputs.is_demo(u) for u in (*training, *test)),
         "recordings": inputs.fingerprint([*training, *test]),

@@ -295,7 +295,7 @@ def budget(run: Run) -> Iterator[str]:
 
 
 def void_votes(run: Run) -> Iterator[str]:
-    """A measure was not asked, for its reference is the input itself."""
+    """A measure was not asked, for its reference is the input itself, or is lost on it."""
     trained = run.trained()
     if not any(a["void_rate"] for a in trained):
         return
@@ -304,8 +304,8 @@ def void_votes(run: Run) -> Iterator[str]:
     names = dict.fromkeys(name for row in run.rows for name in (row.get("void") or "").split(",") if name)
     yield (
         f"In {percent(void['void_rate'])} of the outputs a vote ({', '.join(names)}) is void and left out: the "
-        "reference x̂ is all but x itself, beside which any change is a loss. With void votes the worst success "
-        f"rate would be {counted:.2f} instead of {worst:.2f}."
+        "reference x̂ is all but x itself, beside which any change is a loss, or so poor that the measure does not "
+        f"follow it. With void votes the worst success rate would be {counted:.2f} instead of {worst:.2f}."
     )
 
 

@@ -14,7 +14,7 @@ from typing import Any, TextIO
 import click
 
 from jaxhack import progress
-from jaxhack.settings import DEFAULT_CODEC, DEFAULT_PREDICTOR, PROFILES, Settings
+from jaxhack.settings import DEFAULT_CODEC, DEFAULT_PANEL, DEFAULT_PREDICTOR, PROFILES, Settings
 
 # jax and what needs it are imported inside the commands: `jaxhack --help` is instant.
 
@@ -191,6 +191,16 @@ def reconstruct(paths, codec, out, models, form) -> None:
     "--epsilon", metavar="SIZE,…", help="Size of the perturbation; of several, one is chosen.  [default: the space's]"
 )
 @_sized("--tau", "Gain that a hack exceeds, MOS.")
+@click.option(
+    "--panel",
+    metavar="NAME[=MARGIN],...",
+    default=DEFAULT_PANEL,
+    help="Measures that may witness a hack: estoi, si_sdr, pesq, wer, speaker_similarity, speech_bert_score_ENCODER, "
+    "or another predictor.",
+)
+@click.option(
+    "--asr-model", metavar="DIR", help="Whisper model in CTranslate2's format, for wer.  [default: PocketSphinx]"
+)
 @click.option("--train", "train_paths", multiple=True, metavar="PATH", help="Training recordings, with --test.")
 @click.option("--test", "test_paths", multiple=True, metavar="PATH", help="Recordings that no attacker sees.")
 @click.option("--limit", type=int, metavar="N", help="Recordings used in all.  [default: every one]")

@@ -24,13 +24,14 @@ class Rule(NamedTuple):
     margin: float  # ≥ 0: worse by more than this
     saturation: float | None = None  # the vote is void on an x̂ better than this, which is x but for rounding
     higher_is_better: bool = True
+    floor: float | None = None  # the vote is void on an x̂ worse than this, which the measure does not follow
 
 
 class Votes(NamedTuple):
     """What the M measures of a panel say of outputs ``[...]``."""
 
     worse: np.ndarray  # [M, ...] bool
-    void: np.ndarray  # [M, ...] bool: the reference is saturated
+    void: np.ndarray  # [M, ...] bool: the reference is saturated, or below the floor
     defined: np.ndarray  # [...] bool: every measure is finite on both sides
 
     @property
@@ -61,18 +62,22 @@ def votes(reference: Mapping[str, Any], attacked: Mapping[str, Any], rules: Mapp
         raise ValueError(f"margins must be numbers ≥ 0, got {wrong}")
     before = np.stack([_number(reference[name]) for name in rules])
     after = np.stack([_number(attacked[name]) for name in rules])
-    margin, saturation, sign = (
+    margin, saturation, floor, sign = (
         np.reshape(values, (-1,) + (1,) * (before.ndim - 1))
         for values in zip(*map(_signed, rules.values()), strict=True)
     )
     with np.errstate(invalid="ignore"):
-        worse, void = sign * (before - after) > margin, sign * before > saturation
+        worse, void = sign * (before - after) > margin, (sign * before > saturation) | (sign * before < floor)
     return Votes(worse, worse & void, np.all(np.isfinite(before) & np.isfinite(after), axis=0))
 
 
-def _signed(rule: Rule) -> tuple[float, float, float]:
+def _signed(rule: Rule) -> tuple[float, float, float, float]:
     sign = 1.0 if rule.higher_is_better else -1.0
-    return rule.margin, math.inf if rule.saturation is None else sign * rule.saturation, sign
+    best, worst = (
+        otherwise if limit is None else sign * limit
+        for limit, otherwise in ((rule.saturation, math.inf), (rule.floor, -math.inf))
+    )
+    return rule.margin, best, worst, sign
 
 
 def _number(value: Any) -> np.ndarray:

@@ -14,8 +14,9 @@ from jaxhack import audio, detect, rows
 from jaxhack.attack import Arm, Judged, Setup, Weights, arms, judge
 from jaxhack.inputs import Utterance
 from jaxhack.measures.panel import rules
+from jaxhack.run import Transcripts
 from jaxhack.settings import MAX_SECONDS
-from jaxhack.types import PyTree
+from jaxhack.types import Measure, PyTree
 
 BATCH = 4  # utterances attacked at once; the same everywhere, since parts are numbered by it
 
@@ -40,11 +41,12 @@ def attack_test_set(
     if (folder / "rows.parquet").exists():
         return
     parts = folder / "parts"
-    run = jax.jit(partial(judge, setup))
+    run, transcripts = jax.jit(partial(judge, setup)), Transcripts(folder / "transcripts.jsonl")
     done, todo = 0, list(batches(test, setup.sample_rate))
     for number, batch in enumerate(todo):
         if not rows.has_part(parts, number, [utterance.id for _, utterance in batch.members]):
-            rows.write_part(parts, number, _judge_batch(setup, partial(run, weights, states), test_key(setup), batch))
+            judged = _judge_batch(setup, partial(run, weights, states), transcripts, test_key(setup), batch)
+            rows.write_part(parts, number, judged)
         done += len(batch.members)
         observe("attack", done, len(test), {})
     found = rows.merge(parts, len(todo))
@@ -99,7 +101,16 @@ def batches(test: Sequence[Utterance], rate: int) -> Iterator[Batch]:
             yield Batch(members[start : start + BATCH], samples)
 
 
-def _judge_batch(setup: Setup, run: Callable[..., Judged], key: jax.Array, batch: Batch) -> list[dict[str, Any]]:
+class Heard(NamedTuple):
+    """What the measures of the host say of one utterance's A + 1 signals."""
+
+    values: dict[str, np.ndarray]  # measure -> [A + 1], NaN where it is undefined
+    reasons: dict[int, str]  # signal -> why one is
+
+
+def _judge_batch(
+    setup: Setup, run: Callable[..., Judged], transcripts: Transcripts, key: jax.Array, batch: Batch
+) -> list[dict[str, Any]]:
     """Reads, attacks and judges one batch."""
     loaded = load(batch, setup.sample_rate, key)
     judged = None
@@ -107,14 +118,48 @@ def _judge_batch(setup: Setup, run: Callable[..., Judged], key: jax.Array, batch
         judged = jax.tree.map(np.asarray, run(loaded.wav, loaded.length, loaded.keys))
     made = []
     for b, ((_, utterance), clip) in enumerate(zip(batch.members, loaded.clips, strict=True)):
+        length, heard = loaded.length[b], None
+        if judged is not None and not isinstance(clip, str):
+            saved = () if judged.saved is None else judged.saved[:, b, :length]
+            heard = on_host(setup.panel, loaded.wav[b, :length], saved, transcripts)
         for a, arm in enumerate(arms(setup)):
-            measured = {} if judged is None or isinstance(clip, str) else _measured(judged, a, b)
-            made.append(_row(setup, utterance, arm, clip, measured))
+            measured, reason = {}, ""
+            if judged is not None and heard is not None:
+                measured, reason = _measured(judged, heard, a, b), _why(heard, a)
+            made.append(_row(setup, utterance, arm, clip, measured, reason))
     return made
 
 
+def on_host(
+    panel: Sequence[Measure], wav: np.ndarray, saved: Sequence[np.ndarray], transcripts: Transcripts
+) -> Heard:
+    """The measures of the host on x ``wav [T]``, as it would be saved, and signals ``[T]``, unpadded.
+
+    Whatever goes wrong in one costs that value alone: it is NaN, and the reason is kept.
+    """
+    reference = audio.pcm16(wav) / np.float32(32768)
+    values: dict[str, np.ndarray] = {m.name: np.full(len(saved), np.nan) for m in panel if m.host}
+    reasons: dict[int, list[str]] = {}
+    for measure in panel:
+        if not measure.host or len(wav) < measure.min_samples or not wav.any():
+            continue
+        for i, estimate in enumerate(saved):
+            try:
+                value = measure.fn(transcripts, reference, estimate, len(wav))
+                values[measure.name][i] = value
+            except Exception as error:  # of a package that is not ours
+                kind = "" if isinstance(error, ValueError) else f"{type(error).__name__}: "
+                reasons.setdefault(i, []).append(f"{measure.name}: {kind}{' '.join(str(error).split())}")
+    return Heard(values, {i: "; ".join(said) for i, said in reasons.items()})
+
+
+def _why(heard: Heard, arm: int) -> str:
+    """Why a measure of the host is undefined in an arm's row: on x̂, or on y."""
+    return "; ".join(dict.fromkeys(heard.reasons[i] for i in (0, arm + 1) if i in heard.reasons))
+
+
 def _row(
-    setup: Setup, utterance: Utterance, arm: Arm, clip: audio.Clip | str, measured: dict[str, Any]
+    setup: Setup, utterance: Utterance, arm: Arm, clip: audio.Clip | str, measured: dict[str, Any], reason: str
 ) -> dict[str, Any]:
     """One utterance × attacker: who and what, the figures, the verdicts, and what there is to say about it."""
     row = {
@@ -135,10 +180,10 @@ def _row(
     row |= measured | {"seconds": attacked, "source_rate": clip.source_rate, "resampled": clip.resampled}
     panel = rules(setup.panel)
     row |= detect.verdicts(row, panel, setup.settings.tau) | detect.vote_columns(row, panel)
-    return row | _status(setup, row, clip)
+    return row | _status(setup, row, clip, reason)
 
 
-def _measured(judged: Judged, arm: int, b: int) -> dict[str, Any]:
+def _measured(judged: Judged, heard: Heard, arm: int, b: int) -> dict[str, Any]:
     """The figures of arm `arm` (signal ``arm + 1``) on utterance `b` of a batch."""
     reference, attacked = (0, b), (arm + 1, b)
     score_input, score_reference, score_attacked = (
@@ -153,13 +198,15 @@ def _measured(judged: Judged, arm: int, b: int) -> dict[str, Any]:
         "gain_naive": score_attacked - score_input,
         **{f"{name}_reference": float(values[reference]) for name, values in judged.panel.items()},
         **{f"{name}_attacked": float(values[attacked]) for name, values in judged.panel.items()},
+        **{f"{name}_reference": float(values[0]) for name, values in heard.values.items()},
+        **{f"{name}_attacked": float(values[arm + 1]) for name, values in heard.values.items()},
         "clipped_samples": int(judged.clipped[attacked]),
         "achieved_size": float(judged.sizes[attacked]),
     }
 
 
-def _status(setup: Setup, row: dict[str, Any], clip: audio.Clip) -> dict[str, str]:
-    """Why a row's verdict is open, or which part of a long utterance was attacked."""
+def _status(setup: Setup, row: dict[str, Any], clip: audio.Clip, reason: str) -> dict[str, str]:
+    """Why a row's verdict is open, as far as known by `reason`, or which part of a long utterance was attacked."""
     samples = len(clip.wav)
     shortest = max(setup.predictor.min_samples * setup.sample_rate / setup.predictor.sample_rate, 1)
     wanted = {"the score": shortest} | {m.name: m.min_samples for m in setup.panel}
@@ -170,7 +217,8 @@ def _status(setup: Setup, row: dict[str, Any], clip: audio.Clip) -> dict[str, st
     if short:
         return {"status": "too_short", "reason": f"{samples} samples are too few for {', '.join(short)}"}
     if missing:
-        return {"status": "undefined", "reason": f"no finite {', '.join(missing)}"}
+        said = f" ({reason})" if reason else ""
+        return {"status": "undefined", "reason": f"no finite {', '.join(missing)}{said}"}
     if clip.seconds > MAX_SECONDS:
         return {"status": "ok", "reason": f"the first {MAX_SECONDS:g} of {clip.seconds:.0f} s were attacked"}
     return {"status": "ok", "reason": ""}

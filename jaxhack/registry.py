@@ -15,7 +15,7 @@ import jax.numpy as jnp
 
 from jaxhack import weights as weight_files
 from jaxhack.ensemble import ensemble
-from jaxhack.types import Codec, Embedder, Predictor, Weight
+from jaxhack.types import Codec, Embedder, Encoder, Predictor, Recogniser, Weight
 
 BLACK_BOX_RATE = 16000  # Hz, of a black box that was given none
 
@@ -23,7 +23,7 @@ BLACK_BOX_RATE = 16000  # Hz, of a black box that was given none
 class Entry(NamedTuple):
     """How one named thing is made; licence and origin are in its weights."""
 
-    kind: str  # "predictor", "codec" or "embedder"
+    kind: str  # "predictor", "codec", "embedder" or "encoder"
     make: str  # "module:factory", called with {file name: path}
     weights: str  # "module:TUPLE of Weight"
     summary: str
@@ -113,6 +113,12 @@ ENTRIES: dict[str, Entry] = {
     "ge2e": Entry(
         "embedder", "ports.ge2e:ge2e", "ports.ge2e:GE2E_WEIGHTS", "Resemblyzer's GE2E speaker encoder, 256 numbers"
     ),
+    "distillmos-frames": Entry(
+        "encoder",
+        "ports.distillmos:distillmos_frames",
+        "ports.distillmos:DISTILLMOS_WEIGHTS",
+        "the frames that DistillMOS pools, 200 numbers each 20 ms",
+    ),
     # Spaces and attackers belong here too, as further kinds.
 }
 
@@ -193,6 +199,24 @@ def codec(name: str | Codec, *, models: str | os.PathLike[str] | None = None, dt
 def embedder(name: str | Embedder, *, models: str | os.PathLike[str] | None = None, dtype: Any = None) -> Embedder:
     """A speaker encoder by name, or an embedder, which is returned; see :func:`predictor`."""
     return _as_made(name, dtype) if isinstance(name, Embedder) else _make(name, "embedder", models, dtype)
+
+
+def encoder(name: str | Encoder, *, models: str | os.PathLike[str] | None = None, dtype: Any = None) -> Encoder:
+    """A frame encoder by name, or an encoder, which is returned; see :func:`predictor`."""
+    return _as_made(name, dtype) if isinstance(name, Encoder) else _make(name, "encoder", models, dtype)
+
+
+def recogniser(model: str | os.PathLike[str] | None = None) -> Recogniser:
+    """A speech recogniser: Whisper from a folder with a model in CTranslate2's format, else PocketSphinx.
+
+    Raises:
+      ValueError: the folder holds no model, or the package that runs it is not installed.
+    """
+    return (
+        _load("ports.recognisers:pocketsphinx")()
+        if model is None
+        else _load("ports.recognisers:faster_whisper")(model)
+    )
 
 
 def at_rate(made: Predictor, sample_rate: int | None) -> Predictor:

@@ -38,7 +38,7 @@ _AFTER = {
     "verdict": pa.string(),
     "verdict_naive": pa.string(),
     "votes": pa.string(),  # measures that call y worse, void votes left out
-    "void": pa.string(),  # measures that would, against a reference too good to judge from
+    "void": pa.string(),  # measures that would, against a reference too good, or too poor, to judge from
     "queries": pa.int64(),  # forward scores per utterance, the training's share included
     "gradients": pa.int64(),  # the same for forward and backward passes
     "seconds": pa.float64(),

@@ -16,11 +16,39 @@ RECORD = "run.json"
 PACKAGES = ("jaxhack", "jax", "jaxlib", "flax", "optax", "numpy", "onnxruntime")
 OWN = (
     *("rows.parquet", "summary.json", "table.csv", "report.html", "training.jsonl", "inputs.json"),
+    "transcripts.jsonl",
     *("parts", "checkpoints", "examples"),
     RECORD,  # last: a folder without it is nobody's run
 )
 NAMES = ("settings.profile", "demo")  # of a record: they say where its values came from, and change no row
 LATER = ("recordings",)  # what older versions did not record
+
+
+class Transcripts(dict[str, str]):
+    """Audio hash -> text, kept in a run's ``transcripts.jsonl``: what is set is stored at once."""
+
+    def __init__(self, path: Path):
+        """Takes up what `path` holds; a line that a crash cut off is dropped."""
+        super().__init__()
+        self.path = path
+        for line in path.read_text(encoding="utf-8", errors="replace").splitlines() if path.exists() else []:
+            try:
+                super().__setitem__(*(json.loads(line)[key] for key in ("audio", "text")))
+            except (ValueError, KeyError, TypeError):
+                part = path.with_name(path.name + ".part")
+                part.write_text("".join(self._line(*item) for item in self.items()), encoding="utf-8")
+                os.replace(part, path)
+                break
+
+    def __setitem__(self, audio: str, text: str) -> None:
+        """Stores a transcript."""
+        with open(self.path, "a", encoding="utf-8") as file:
+            file.write(self._line(audio, text))
+        super().__setitem__(audio, text)
+
+    @staticmethod
+    def _line(audio: str, text: str) -> str:
+        return json.dumps({"audio": audio, "text": text}, ensure_ascii=False) + "\n"
 
 
 @contextmanager

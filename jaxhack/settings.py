@@ -11,6 +11,7 @@ from typing import Any, Self
 
 DEFAULT_PREDICTOR = "dnsmos-p808"
 DEFAULT_CODEC = "mini"
+DEFAULT_PANEL = "estoi,si_sdr"
 
 # Named sizes: what each sets in place of the paper's.
 PROFILES: dict[str, dict[str, Any]] = {

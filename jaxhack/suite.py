@@ -11,8 +11,8 @@ from jaxhack import auditing, inputs, registry, run
 from jaxhack import spaces as perturbing
 from jaxhack.attack import refusal
 from jaxhack.report import suite as report
-from jaxhack.settings import DEFAULT_CODEC, DEFAULT_PREDICTOR, Settings
-from jaxhack.types import Codec, Predictor
+from jaxhack.settings import DEFAULT_CODEC, DEFAULT_PANEL, DEFAULT_PREDICTOR, Settings
+from jaxhack.types import Codec, Measure, Predictor
 
 
 class Leg(NamedTuple):
@@ -30,6 +30,8 @@ def suite(
     spaces: Iterable[str] | str = "all",
     attackers: Iterable[str] | str = "all",
     epsilons: Sequence[float] = (),
+    panel: str | Sequence[str | Measure] = DEFAULT_PANEL,
+    asr_model: str | os.PathLike[str] | None = None,
     models: str | os.PathLike[str] | None = None,
     sample_rate: int | None = None,
     out: str | Path,
@@ -87,7 +89,9 @@ def suite(
         [inputs.DEMO] if demo else paths or (), train_paths, test_paths, plan[0].settings
     )
     loaded = {
-        kind: auditing.load(predictor, codec, kind, models=models, sample_rate=sample_rate)
+        kind: auditing.load(
+            predictor, codec, kind, panel=panel, asr_model=asr_model, models=models, sample_rate=sample_rate
+        )
         for kind in dict.fromkeys(leg.settings.space for leg in plan)
     }
     refused = {
@@ -108,12 +112,13 @@ def suite(
         }
         run.open_run(out, record, resume=resume, overwrite=overwrite)
         for leg in left:
-            chosen, chain = loaded[leg.settings.space]
+            chosen, chain, witnesses = loaded[leg.settings.space]
             folder = out / leg.name
             auditing.audit(
                 paths,
                 predictor=chosen,
                 codec=chain or DEFAULT_CODEC,
+                panel=witnesses,
                 out=folder,
                 train_paths=train_paths,
                 test_paths=test_paths,

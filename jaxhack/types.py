@@ -13,6 +13,7 @@ from typing import Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
+import numpy as np
 
 from jaxhack.detect import Rule
 
@@ -106,6 +107,27 @@ class Embedder(NamedTuple):
     weights: Mapping[str, str] = {}  # file name -> sha256
 
 
+class Encoder(NamedTuple):
+    """A frame encoder: a waveform to a sequence of feature vectors; compared by their cosines."""
+
+    name: str
+    sample_rate: int  # Hz
+    size: int  # D
+    params: PyTree
+    features: Callable[[PyTree, Array, Array], tuple[Array, Array]]  # (params, wav [T], length []) -> [N, D], frames
+    min_samples: int  # the shortest input with a frame
+    weights: Mapping[str, str] = {}  # file name -> sha256
+
+
+class Recogniser(NamedTuple):
+    """A speech recogniser: a waveform to words, on the host. The same waveform gives the same words."""
+
+    name: str
+    sample_rate: int  # Hz
+    transcribe: Callable[[np.ndarray], str]  # wav [T] int16 -> text; "" where nothing is recognised
+    about: Mapping[str, Any]  # model, version, decoding: what else the words depend on; JSON-able
+
+
 class Point(NamedTuple):
     """An utterance as a space sees it: where a perturbation starts from."""
 
@@ -168,9 +190,16 @@ class Attacker(NamedTuple):
 
 
 class Measure(NamedTuple):
-    """One member of the panel: how near an estimate is to its reference, or how good it is by itself."""
+    """One member of the panel: how near an estimate is to its reference, or how good it is by itself.
+
+    A *host* measure is no JAX function: its `fn` takes unpadded NumPy waveforms, its params are the run's transcripts
+    (a mapping from an audio hash to text, stored with the run), and it raises a ValueError where it is undefined.
+    """
 
     name: str  # column prefix, "estoi"
     rule: Rule  # when it says that y is worse than x̂
     min_samples: int  # below it the measure is undefined (`too_short`)
-    fn: Callable[[Array, Array, Array], Array]  # (reference [T], estimate [T], length []) -> []; NaN: undefined
+    fn: Callable[[PyTree, Any, Any, Any], Any]  # (params, reference [T], estimate [T], length []) -> []; or NaN
+    params: PyTree = None  # arrays, never constants of a compiled program
+    host: bool = False
+    about: Mapping[str, Any] = {}  # what else defines it: model, weights, version; JSON-able

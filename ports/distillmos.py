@@ -24,7 +24,7 @@ import jax.numpy as jnp
 import numpy as np
 from jax import lax
 
-from jaxhack.types import Array, Predictor, PyTree, Weight
+from jaxhack.types import Array, Encoder, Predictor, PyTree, Weight
 from ports.checkpoint import read_torch, strict_load
 from ports.transformer import Dense, dot, stack
 from ports.two_ways import two_ways
@@ -92,6 +92,41 @@ def distillmos(paths: Mapping[str, Path], *, dtype: Any = jnp.float32) -> Predic
     )
 
 
+def distillmos_frames(paths: Mapping[str, Path], *, dtype: Any = jnp.float32) -> Encoder:
+    """The frames that DistillMOS pools into its score: 200 numbers each 20 ms of ``wav [T]`` at 16 kHz; no level.
+
+    Segments of 7.68 s follow each other without overlap here, the last one filled up with zeros.
+
+    Args:
+        paths: as in :func:`distillmos`.
+        dtype: as in :func:`distillmos`.
+
+    Returns:
+        An encoder; no frame below 320 samples.
+
+    Raises:
+        ValueError: as in :func:`distillmos`.
+    """
+    file = DISTILLMOS_WEIGHTS[0].file
+    path, digest = weight_file("distillmos-frames", file, paths)
+    net = DistillMos(dtype)
+
+    def features(params: PyTree, wav: Array, length: Array) -> tuple[Array, Array]:
+        count = -(-wav.shape[0] // SEGMENT)
+        wav = jnp.where(jnp.arange(wav.shape[0]) < length, wav, 0.0)
+        segments = jnp.pad(wav, (0, count * SEGMENT - wav.shape[0])).reshape(count, SEGMENT)
+
+        @jax.checkpoint
+        def frames(segment: Array) -> Array:
+            return jnp.asarray(net.apply({"params": params}, segment, frames=True))
+
+        return lax.map(frames, segments).reshape(-1, CHANNELS), length // (SEGMENT // FRAMES)
+
+    return Encoder(
+        "distillmos-frames", SAMPLE_RATE, CHANNELS, _load(path), features, MIN_SAMPLES, weights={file: digest}
+    )
+
+
 # Segments
 
 
@@ -129,12 +164,12 @@ def _score(net: "DistillMos", params: PyTree, wav: Array, length: Array) -> Arra
 
 
 class DistillMos(nn.Module):
-    """One segment ``[122880]`` to its score [], 1 … 5."""
+    """One segment ``[122880]`` to its score [], 1 … 5; or to the frames [384, 200] that it is pooled from."""
 
     dtype: Any = jnp.float32
 
     @nn.compact
-    def __call__(self, segment: Array) -> Array:
+    def __call__(self, segment: Array, frames: bool = False) -> Array:
         """See the class."""
         x = compressed_spectrum(segment / (jnp.max(jnp.abs(segment)) + 1e-8))
         for i, (channels, down, along) in enumerate(CONVOLUTIONS):
@@ -149,6 +184,8 @@ class DistillMos(nn.Module):
         x, _ = layers(x, jnp.ones(FRAMES, bool), None)
         scale = self.param("scale", nn.initializers.ones, (CHANNELS,))
         x = x * scale + self.param("bias", nn.initializers.zeros, (CHANNELS,))
+        if frames:
+            return x
         attention = Dense(1, name="linear2")(nn.relu(Dense(2 * CHANNELS, self.dtype, name="linear1")(x)))
         pooled = jax.nn.softmax(attention[:, 0]) @ x
         return 1.0 + 4.0 * nn.sigmoid(Dense(1, name="linear3")(pooled)[0])

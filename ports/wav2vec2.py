@@ -14,6 +14,7 @@ import functools
 import math
 import re
 from collections.abc import Mapping
+from pathlib import Path
 from typing import Any, NamedTuple
 
 import flax.linen as nn
@@ -22,10 +23,12 @@ import jax.numpy as jnp
 import numpy as np
 from jax import lax
 
+from jaxhack import types
 from jaxhack.types import Array, PyTree
-from ports.checkpoint import strict_load
+from ports.checkpoint import read_torch, strict_load
 from ports.transformer import Dense, dot, layer_norm, stack
 from ports.two_ways import two_ways
+from ports.weight_file import weight_file
 
 SAMPLE_RATE = 16_000  # Hz, of every published model
 
@@ -245,6 +248,36 @@ def _buckets(frames: int, config: Config) -> np.ndarray:
     ratio = np.log(np.maximum(np.abs(distance), 1).astype(np.float32) / np.float32(exact))
     far = exact + (ratio / np.float32(math.log(config.max_distance / exact)) * np.float32(half - exact)).astype(int)
     return half * (distance > 0) + np.where(np.abs(distance) < exact, np.abs(distance), np.minimum(far, half - 1))
+
+
+def encoder(
+    path: str | Path, config: Config = WAV2VEC2_BASE, *, name: str, prefix: str = "", layer: int = -1
+) -> types.Encoder:
+    """A hidden state of a checkpoint that the caller brings, frame by frame: features of SpeechBERTScore.
+
+    Args:
+        path: a checkpoint of PyTorch under fairseq's or Hugging Face's names.
+        config: its architecture.
+        name: what rows are to call it, such as ``"hubert-base"``.
+        prefix: what the encoder's names begin with.
+        layer: of the hidden states; 0 is what the first layer takes, −1 the output. SpeechBERTScore's authors take
+            the output of HuBERT base, or 14 of WavLM large. Waveforms are taken as they are, as theirs are.
+
+    Returns:
+        An encoder at 16 kHz; no frame below 400 samples.
+
+    Raises:
+        ValueError: not this architecture's weights, down to a tensor's name; or a value is not finite.
+    """
+    file, net = Path(path).name, Encoder(config)
+    path, digest = weight_file(name, file, {file: Path(path)})
+    params, _ = load(read_torch(path), config, prefix=prefix)
+
+    def features(params: PyTree, wav: Array, length: Array) -> tuple[Array, Array]:
+        return jnp.asarray(net.apply({"params": params}, wav, length))[layer], frame_count(config, length)
+
+    shortest = min_samples(config)
+    return types.Encoder(name, SAMPLE_RATE, config.channels, params, features, shortest, weights={file: digest})
 
 
 # Loading

@@ -195,7 +195,7 @@ def test_no_budget_no_gain(clips, tmp_path):
     setup = attack.Setup(toys.predictor(), toys.codec(), toys.RATE, default_panel(toys.RATE), settings, 3)
     wav = toys.speechlike(1.0, 0)[None]
     statistics = jh.spaces.latent_statistics(setup.codec, [(wav, np.full(1, wav.shape[1], np.int32))])
-    weights = attack.Weights(setup.codec.params, setup.predictor.params, statistics)
+    weights = setup.untrained()._replace(statistics=statistics)
     states = jax.jit(jax.vmap(setup.attacker(weights).init))(jax.random.split(jax.random.key(0), 1))
     test = inputs.collect([clips])[: judgement.BATCH]
     judgement.attack_test_set(setup, weights, states, test, tmp_path, lambda *_: None)

@@ -133,7 +133,8 @@ CASES = {
             "rows": [ROW | {"void": "si_sdr"}, ROW | {"void": ""}],
         },
         "In 98 % of the outputs a vote (si_sdr) is void and left out: the reference x̂ is all but x itself, beside "
-        "which any change is a loss. With void votes the worst success rate would be 1.00 instead of 0.80.",
+        "which any change is a loss, or so poor that the measure does not follow it. "
+        "With void votes the worst success rate would be 1.00 instead of 0.80.",
     ),
     "weaker gain": (
         {"attackers": [entry(), entry(seed=1, mean_gain=0.25), random(), random_best()]},

@@ -1,4 +1,4 @@
-"""What every registered predictor, codec and embedder must keep, whoever wrote it.
+"""What every registered predictor, codec, embedder and encoder must keep, whoever wrote it.
 
 The same for attackers is in test_attackers, for spaces in test_latent.
 """
@@ -147,6 +147,27 @@ def test_embedder(made):
     first = batch[0]
     slope = jax.jit(mapped(jax.grad(lambda w: jnp.dot(embedder.embed(embedder.params, w, SHORT), 1.0 - first))))
     speech, silence = np.asarray(slope(wav[::2, :SHORT]))
+    assert np.isfinite(speech).all() and np.abs(speech).max() > 0
+    assert np.isfinite(silence).all(), "a gradient on digital silence is not finite"
+
+
+@everything("encoder")
+def test_encoder(made):
+    encoder = made
+    wav, length = clips()
+    batch, frames = jax.jit(mapped(lambda w, n: encoder.features(encoder.params, w, n)))(wav, length)
+    assert batch.shape[0] == 4 and batch.shape[2] == encoder.size and batch.dtype == np.float32
+    assert np.isfinite(np.asarray(batch[:3])).all() and batch.shape[1] >= frames[1] > frames[0] == frames[2] > 0
+    assert frames[3] == 0, "one sample has a frame"
+    alone, count = jax.jit(encoder.features)(encoder.params, wav[0, :SHORT], length[0])
+    assert count == frames[0]
+    np.testing.assert_allclose(alone[:count], batch[0, :count], atol=1e-4, err_msg="padding changed the frames")
+
+    def mean(w):
+        x, n = encoder.features(encoder.params, w, SHORT)
+        return jnp.mean(x[: SHORT // encoder.min_samples, 0]) + 0.0 * n
+
+    speech, silence = np.asarray(jax.jit(mapped(jax.grad(mean)))(wav[::2, :SHORT]))
     assert np.isfinite(speech).all() and np.abs(speech).max() > 0
     assert np.isfinite(silence).all(), "a gradient on digital silence is not finite"
 

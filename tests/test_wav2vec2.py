@@ -8,6 +8,7 @@ import numpy as np
 import pytest
 
 from benchmarks import official
+from jaxhack import measures
 from ports import wav2vec2 as port
 from ports.wav2vec2 import Config, Encoder, frame_count, load, min_samples
 
@@ -265,6 +266,21 @@ def test_the_names_of_both_libraries_load():
             theirs = f"feature_extractor.conv_layers.{part[2]}.{inner}.{part[4]}"
         renamed[theirs] = x
     assert equal(load(renamed, layered)[0], load(state(layered), layered)[0])
+
+
+@pytest.mark.quick_compilation
+def test_a_hidden_state_as_an_encoder(tmp_path):
+    """Of a checkpoint that the user brings: the frames of the clip alone, and a measure over them."""
+    torch = pytest.importorskip("torch")
+    torch.save({name: torch.tensor(x) for name, x in state(SMALL).items()}, tmp_path / "small.pt")
+    encoder = port.encoder(tmp_path / "small.pt", SMALL, name="small", layer=1)
+    frames, count = jax.jit(encoder.features)(encoder.params, pad(noise()), jnp.int32(SAMPLES))
+    assert count == frame_count(SMALL, SAMPLES) and encoder.size == frames.shape[1] == 32
+    np.testing.assert_allclose(frames[:count], runner(SMALL)(noise(), SAMPLES)[1], atol=1e-4)
+    measure = measures.speech_bert_score(encoder, port.SAMPLE_RATE)
+    assert measure.name == "speech_bert_score_small" and len(measure.about["weights"]["small.pt"]) == 64
+    same = measure.fn(measure.params, pad(noise()), pad(noise()), jnp.int32(SAMPLES))
+    assert float(same) == pytest.approx(1, abs=1e-4)
 
 
 def test_weights_are_read_strictly():

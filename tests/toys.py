@@ -3,7 +3,7 @@
 import jax.numpy as jnp
 import numpy as np
 
-from jaxhack.types import Codec, Embedder, Predictor
+from jaxhack.types import Codec, Embedder, Encoder, Predictor
 
 HOP, CHANNELS, RATE = 16, 8, 16000
 TARGET = np.random.default_rng(5).normal(size=CHANNELS).astype(np.float32)
@@ -73,6 +73,16 @@ def embedder() -> Embedder:
         return jnp.where(length >= HOP, mean / jnp.linalg.norm(mean), jnp.nan)
 
     return Embedder("toy", RATE, CHANNELS, jnp.asarray(TARGET), embed, HOP)
+
+
+def encoder() -> Encoder:
+    """The frames themselves, moved by a weight."""
+
+    def features(params, wav, length):
+        wav = jnp.pad(wav, (0, -wav.shape[0] % HOP))
+        return wav.reshape(-1, HOP)[:, :CHANNELS] + 0.01 * params, length // HOP
+
+    return Encoder("toy", RATE, CHANNELS, jnp.asarray(TARGET), features, HOP, weights={"encoder.bin": "1" * 64})
 
 
 def speechlike(seconds: float, seed: int, rate: int = RATE) -> np.ndarray:

@@ -12,7 +12,7 @@ import numpy as np
 
 from jaxhack import dsp
 from jaxhack.detect import Rule
-from jaxhack.types import Array, Measure
+from jaxhack.types import Array, Measure, PyTree
 
 RATE = 10_000  # Hz, at which the measure is defined
 HOP = 128  # samples; a frame is two hops
@@ -139,7 +139,7 @@ def estoi_measure(sample_rate: int, *, margin: float = 0.02) -> Measure:
     up, down = dsp.ratio(sample_rate, RATE)
     enough = (SEGMENT + 2) * HOP  # at 10 kHz one sample more than this gives the 31 frames of one segment
 
-    def fn(reference: Array, estimate: Array, length: Array) -> Array:
+    def fn(params: PyTree, reference: Array, estimate: Array, length: Array) -> Array:
         return estoi(reference, estimate, length, sample_rate=sample_rate)
 
     return Measure("estoi", Rule(margin), enough * down // up + 1, fn)

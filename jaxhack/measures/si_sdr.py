@@ -5,7 +5,7 @@ import jax.numpy as jnp
 
 from jaxhack import dsp
 from jaxhack.detect import Rule
-from jaxhack.types import Array, Measure
+from jaxhack.types import Array, Measure, PyTree
 
 CAP = 80.0  # dB, both ways: beyond it float32 (and 16-bit audio long before) holds only rounding noise
 SATURATION = 40.0  # dB: no codec gets there; above it x̂ is x but for rounding, and any change loses many dB
@@ -59,7 +59,7 @@ def si_sdr_measure(*, zero_mean: bool = False, margin: float = 1.0) -> Measure:
     Unless x̂ is above `SATURATION`: then the vote is void.
     """
 
-    def fn(reference: Array, estimate: Array, length: Array) -> Array:
+    def fn(params: PyTree, reference: Array, estimate: Array, length: Array) -> Array:
         return si_sdr(reference, estimate, length, zero_mean=zero_mean)
 
     return Measure("si_sdr", Rule(margin, saturation=SATURATION), MIN_SAMPLES, fn)

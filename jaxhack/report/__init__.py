@@ -60,7 +60,7 @@ def make(folder: str | Path) -> dict[str, Any]:
     result = {
         "configuration": {k: v for k, v in record.items() if k not in ("train", "test")},
         "versions": stored["versions"],
-        "weights": {**record["predictor"]["weights"], **record["space"]["weights"]},
+        "weights": {k: v for part in _weighted(record) for k, v in (part.get("weights") or {}).items()},
         "inputs": {
             "train": len(record["train"]),
             "test": len(record["test"]),
@@ -151,6 +151,11 @@ def _csv(summary: Mapping[str, Any]) -> str:
             values = [e[k] for k in plain_keys] + e["interval"] + [e["mean_change"].get(m) for m in measures]
             writer.writerow([e["role"], e["attacker"], e["seed"], *values, *(e[k] for k in counts)])
     return out.getvalue()
+
+
+def _weighted(record: Mapping[str, Any]) -> list[Mapping[str, Any]]:
+    """What in a record has weights: the space, the measures, the predictor."""
+    return [record["space"], *(record.get("measures") or {}).values(), record["predictor"]]
 
 
 def _read(path: Path) -> Any:

@@ -12,16 +12,10 @@ import soundfile
 
 from jaxhack import detect, spaces
 from jaxhack.checks import known, percent
+from jaxhack.measures import kinds
 from jaxhack.report import figures
 from jaxhack.settings import first_look, learns
 
-MEASURES = {
-    "estoi": "ESTOI",
-    "si_sdr": "SI-SDR",
-    "speech_bert_score": "SpeechBERTScore",
-    "wer": "WER",
-}
-UNITS = {"si_sdr": " dB"}
 SIGNALS = (("x", "x, the input"), ("reference", "x̂, the round trip"), ("attacked", "y, attacked"))
 
 Entry = dict[str, Any]
@@ -201,12 +195,14 @@ def number(value: float | int | None, fmt: str) -> str:
 
 def measure(name: str) -> str:
     """A panel measure's written name."""
-    return MEASURES.get(name, name)
+    found = kinds().get(name)
+    return found.title if found else name
 
 
 def unit(name: str) -> str:
     """A panel measure's unit, with the space before it."""
-    return UNITS.get(name, "")
+    found = kinds().get(name)
+    return found.unit if found else ""
 
 
 def _figures(
