@@ -11,7 +11,7 @@ _MODULES = (
     *("report", "rows", "scoring", "spaces", "stats", "types", "weights"),
 )
 _FUNCTIONS = {
-    **{"audit": "auditing", "score_files": "scoring"},
+    **{"audit": "auditing", "probe": "probing", "score_files": "scoring"},
     **dict.fromkeys(("predictor", "codec", "embedder"), "registry"),
 }
 

@@ -109,6 +109,41 @@ def score(paths, predictor, models, form, out, sample_rate) -> None:
         _finish(_write(rows, scoring.columns(made), form, stream, len(utterances)))
 
 
+@main.command(epilog="\b\nExample:\n  jaxhack probe\n  jaxhack probe recordings/ --predictor nisqa --out shifts.csv")
+@click.argument("paths", nargs=-1, metavar="[PATH]...", type=click.Path())
+@click.option(
+    "--predictor", metavar="NAME", default=DEFAULT_PREDICTOR, help="A name, FILE.onnx, or package.module:function."
+)
+@click.option("--codec", metavar="NAME", default=DEFAULT_CODEC, help="Of the round trip.")
+@_models
+@_format
+@click.option("--out", metavar="FILE", help="New file for the rows, one per recording and probe.")
+def probe(paths, predictor, codec, models, form, out) -> None:
+    """See what a score does before anyone attacks it.
+
+    Every recording is scored as it is and after changes that leave its quality as it is, or nearly so; then silence,
+    noise and the like are scored. PATH is as for `score`; without it, demo speech that ships with jaxhack is probed.
+    """
+    from rich.console import Console
+
+    from jaxhack import probing
+
+    utterances, made, probes = probing.prepare(paths or None, predictor=predictor, codec=codec, models=models)
+    found = probing.run(made, utterances, probes)
+    total = probing.count(len(utterances), probes)
+    with _output(out or os.devnull) as stream:
+        rows = list(_written(found, probing.COLUMNS, form, stream, total))
+    summary = probing.summarise(rows, made)
+    console = Console(width=None if sys.stdout.isatty() else 80)
+    console.print(*probing.tables(summary), sep="\n\n")
+    _print_warnings(console, summary["warnings"])
+    failed = summary["recordings"] - summary["scored"]
+    if failed:
+        reasons = "the rows say why" if out else "--out FILE keeps the rows, which say why"
+        click.echo(f"{failed} of {summary['recordings']} recordings have no score: {reasons}", err=True)
+        sys.exit(1)
+
+
 @main.command(epilog="\b\nExample:\n  jaxhack reconstruct recordings/ --codec lyra --out reconstructed/")
 @_paths
 @click.option("--codec", metavar="NAME", required=True, help="A name; see `jaxhack models`.")
@@ -239,9 +274,13 @@ def _print_summary(summary: dict[str, Any], out: str) -> None:
 
     console = Console(width=None if sys.stdout.isatty() else 80)
     console.print(work.table(summary))
-    for warning in summary["warnings"]:
-        console.print(f"Warning: {warning}", markup=False, highlight=False, style="yellow")
+    _print_warnings(console, summary["warnings"])
     console.print(f"Report: {Path(out) / 'report.html'}", markup=False, highlight=False, soft_wrap=True)
+
+
+def _print_warnings(console, warnings: Iterable[str]) -> None:
+    for warning in warnings:
+        console.print(f"Warning: {warning}", markup=False, highlight=False, style="yellow")
 
 
 @main.group(invoke_without_command=True, epilog="\b\nExample:\n  jaxhack models get nisqa")
@@ -323,26 +362,31 @@ def _write(
     rows: Iterable[dict[str, Any]], columns: Sequence[str], form: str, stream: TextIO, total: int
 ) -> tuple[int, int]:
     """Writes rows as they come; returns how many are ok, and how many there are."""
+    states = [row["status"] for row in _written(rows, columns, form, stream, total)]
+    return states.count("ok"), len(states)
+
+
+def _written(
+    rows: Iterable[dict[str, Any]], columns: Sequence[str], form: str, stream: TextIO, total: int
+) -> Iterator[dict[str, Any]]:
+    """Passes rows on as they come, each written first."""
     from rich.console import Console
     from rich.progress import Progress
 
     table = csv.DictWriter(stream, columns, lineterminator="\n")
     if form == "csv":
         table.writeheader()
-    ok = done = 0
     with Progress(console=Console(stderr=True), transient=True, disable=not sys.stderr.isatty()) as progress:
-        task = progress.add_task("recordings", total=total)
+        task = progress.add_task("rows", total=total)
         for row in rows:
-            row = {key: round(value, 6) if isinstance(value, float) else value for key, value in row.items()}
+            short = {key: round(value, 6) if isinstance(value, float) else value for key, value in row.items()}
             if form == "csv":
-                table.writerow(row)
+                table.writerow(short)
             else:
-                stream.write(json.dumps(row, ensure_ascii=False) + "\n")
+                stream.write(json.dumps(short, ensure_ascii=False) + "\n")
             stream.flush()
-            ok += row["status"] == "ok"
-            done += 1
             progress.advance(task)
-    return ok, done
+            yield row
 
 
 def _finish(counts: tuple[int, int]) -> None:
