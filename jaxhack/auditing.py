@@ -2,7 +2,7 @@
 
 import os
 import tempfile
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import asdict
 from functools import partial
 from pathlib import Path
@@ -22,6 +22,8 @@ from jaxhack.types import Codec, Predictor, PyTree, Space
 
 Observer = Callable[[str, int, int, dict[str, Any]], None]  # stage, done, total, figures to show
 
+# Which recordings decide what; "none": it was settled before any was read.
+DECIDED = {"attackers": "train", "latent statistics": "train", "epsilon": "none", "tau": "none", "rates": "test"}
 WAVEFORM_RATE = 16000  # Hz, of a space without a codec where the predictor takes any rate
 STATISTICS_CLIPS = 512  # training clips, spread over the set, that the latent's statistics are taken from
 
@@ -40,6 +42,7 @@ def audit(
     overwrite: bool = False,
     observe: Observer = lambda *_: None,
     profile: str | None = None,
+    decided: Mapping[str, str] = DECIDED,
     **settings: Any,
 ) -> dict[str, Any]:
     """Audits a predictor by one kind of attacker in one space; leaves rows, summary, report and examples in `out`.
@@ -62,6 +65,8 @@ def audit(
         recordings as total, and what is about to run as figures.
       profile: the named sizes to start from, one of :data:`~jaxhack.settings.PROFILES`; None is "quick" for the demo
         speech and "paper" for anything else.
+      decided: for the record, by what each choice was made, where that differs from :data:`DECIDED`: say
+        ``{"epsilon": "validation"}``.
       **settings: further fields of :class:`~jaxhack.settings.Settings`, in place of the profile's.
 
     Returns:
@@ -90,11 +95,14 @@ def audit(
     setup = Setup(predictor, chain, rate, default_panel(rate), chosen, len(test))
     space = setup.space(setup.untrained())  # refuses a codec that the space cannot use
     with run.alone(Path(out)):
-        record = _record(setup, space, training, test)
+        record = _record(setup, space, training, test) | {"decided": DECIDED | dict(decided)}
         folder = run.open_run(Path(out), record, resume=resume, overwrite=overwrite)
         if not all((folder / name).exists() for name in ("rows.parquet", "examples/examples.json")):
             plan = {"predictor": predictor.name, "name": space.name, "demo": record["demo"], **record["settings"]}
             observe("start", 0, len(training) + len(test), plan)
+            run.write_lines(
+                folder / "recordings.jsonl", inputs.listed(training, "train") + inputs.listed(test, "test")
+            )
             weights, states, unread = _train(setup, training, folder, observe)
             run.write_json(folder / "inputs.json", {"warnings": warnings, "unread": unread})
             attack_test_set(setup, weights, states, test, folder, observe)
@@ -195,6 +203,7 @@ def _train(
             if not unread:
                 raise
             raise unusable() from None
+        spaces.save_statistics(folder / "statistics.npz", statistics)
         weights = weights._replace(statistics=statistics)
     states: PyTree = None
     if setup.trained:

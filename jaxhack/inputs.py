@@ -12,6 +12,7 @@ from functools import lru_cache
 from pathlib import Path, PurePath
 from typing import NamedTuple
 
+from jaxhack import audio
 from jaxhack.audio import SUFFIXES
 
 DEMO = Path(__file__).parent / "demo" / "manifest.csv"  # what an audit without recordings is of
@@ -19,6 +20,7 @@ RUN = "run.json"  # in a folder that an audit wrote, whose examples are nobody's
 PATH_COLUMNS = ("path", "file", "filename", "audio", "wav")  # the first that a manifest has names the audio
 ID_COLUMNS = ("id", "utterance")
 _BEGINNING = 2**20  # bytes of a file that its fingerprint reads
+_HEARD = 30.0  # s of a recording that its digest reads
 
 
 class Utterance(NamedTuple):
@@ -113,6 +115,43 @@ def split(
     return [u for u in utterances if u.group not in test], [u for u in utterances if u.group in test]
 
 
+def split_three(
+    utterances: Sequence[Utterance],
+    *,
+    test_fraction: float = 0.5,
+    validation_fraction: float = 0.5,
+    seed: int = 0,
+) -> tuple[list[Utterance], list[Utterance], list[Utterance]]:
+    """Parts utterances into train, validation and test so that no group is on two sides; the same every time.
+
+    What is chosen (ε, an attacker's options) is chosen on the validation part, so that the test part decides nothing.
+    The test part is that of :func:`split` with the same seed.
+
+    Args:
+      utterances: what to part; each part keeps their order.
+      test_fraction: as of :func:`split`.
+      validation_fraction: the share wanted in the validation part of what is not test, above 0 and below 1.
+      seed: another one gives another split.
+
+    Raises:
+      ValueError: a fraction out of range, or fewer than three groups.
+    """
+    if not 0 < validation_fraction < 1:
+        raise ValueError(f"Expected a validation fraction above 0 and below 1, got {validation_fraction}.")
+    groups = len({u.group for u in utterances})
+    if groups < 3:
+        raise ValueError(
+            f"Expected utterances of at least three speakers (or sources) to split in three, got {groups}."
+        )
+    rest, test = split(utterances, test_fraction=test_fraction, seed=seed)
+    if len({u.group for u in rest}) < 2:
+        raise ValueError(
+            f"A test fraction of {test_fraction:g} leaves one speaker (or source) to train and validate on: lower it."
+        )
+    train, validation = split(rest, test_fraction=validation_fraction, seed=seed)
+    return train, validation, test
+
+
 def check_speakers(utterances: Sequence[Utterance]) -> str | None:
     """A warning where a split may part a voice, because nothing says who speaks, else None."""
     unknown = [u for u in utterances if u.speaker is None]
@@ -141,6 +180,23 @@ def fingerprint(utterances: Sequence[Utterance]) -> str:
         except OSError:
             digest.update(b"unreadable\n")
     return digest.hexdigest()
+
+
+def digest(utterance: Utterance) -> str | None:
+    """A digest of the samples of the first 30 s, whatever the file's name, form or tags; None: it cannot be read."""
+    try:
+        clip = audio.read(utterance.path, longest=_HEARD)
+    except audio.AudioError:
+        return None
+    return hashlib.sha256(f"{clip.sample_rate}\n".encode() + audio.pcm16(clip.wav).tobytes()).hexdigest()
+
+
+def listed(utterances: Sequence[Utterance], half: str) -> list[dict[str, str | None]]:
+    """Entries of a list that :func:`collect` reads, if one a line in a ``.jsonl`` file, with each one's digest."""
+    return [
+        {"id": u.id, "path": os.path.abspath(u.path), "speaker": u.speaker, "half": half, "digest": digest(u)}
+        for u in utterances
+    ]
 
 
 def check_disjoint(train: Sequence[Utterance], test: Sequence[Utterance]) -> str | None:

@@ -14,7 +14,7 @@ import soxr
 from rich.table import Table
 
 from jaxhack import audio, inputs, reconstruct, registry
-from jaxhack.checks import known
+from jaxhack.checks import REPEATABLE, known
 from jaxhack.report import page
 from jaxhack.scoring import score_waveforms
 from jaxhack.settings import DEFAULT_CODEC, DEFAULT_PREDICTOR, MAX_SECONDS, Settings
@@ -26,7 +26,6 @@ SILENCE = 0.1  # s, added on either side
 DEGENERATE_SECONDS = 10.0
 LEVEL = 0.1  # of the constant and, as standard deviation, of the noise
 FRAME = 0.02  # s, of the frame that is repeated
-SAME = 1e-4  # repeat sd (score) up to which a predictor counts as deterministic
 
 Row = dict[str, Any]
 Probe = Callable[[np.ndarray], np.ndarray]  # wav [T] -> wav [T']
@@ -259,7 +258,7 @@ def _shifts(name: str, rows: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
 
 def _warnings(summary: Mapping[str, Any]) -> Iterator[str]:
     noise, median = summary["repeat_sd"], summary["median"]
-    if known(noise) and noise > SAME:
+    if known(noise) and noise > REPEATABLE:
         yield (
             f"{summary['predictor']} does not give the same audio the same score (sd {noise:.2g}): smaller shifts "
             "and gains are its noise."

@@ -6,7 +6,7 @@ import os
 import platform
 import shutil
 import sys
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
@@ -15,11 +15,11 @@ from typing import Any
 PACKAGES = ("jaxhack", "jax", "jaxlib", "flax", "optax", "numpy", "onnxruntime")
 OWN = (
     *("rows.parquet", "summary.json", "table.csv", "report.html", "training.jsonl", "inputs.json"),
-    *("parts", "checkpoints", "examples"),
+    *("recordings.jsonl", "statistics.npz", "parts", "checkpoints", "examples"),
     "run.json",  # last: a folder without it is nobody's run
 )
 NAMES = ("settings.profile", "demo")  # of a record: they say where its values came from, and change no row
-LATER = ("recordings",)  # what older versions did not record
+LATER = ("recordings", "decided.")  # what older versions did not record: names, or their beginnings
 
 
 @contextmanager
@@ -95,7 +95,7 @@ def _check_same(found: Path, record: Mapping[str, Any]) -> None:
     changed = [
         f"{k}: {before.get(k)!r} then, {now.get(k)!r} now"
         for k in {**before, **now}
-        if k not in NAMES and before.get(k) != now.get(k) and not (k in LATER and k not in before)
+        if k not in NAMES and before.get(k) != now.get(k) and not (k.startswith(LATER) and k not in before)
     ]
     if changed:
         raise ValueError(
@@ -143,4 +143,11 @@ def write_json(path: Path, value: Any) -> None:
     """Writes JSON, complete or not at all."""
     part = path.with_name(path.name + ".part")
     part.write_text(json.dumps(value, indent=2, ensure_ascii=False, allow_nan=False) + "\n", encoding="utf-8")
+    os.replace(part, path)
+
+
+def write_lines(path: Path, values: Iterable[Any]) -> None:
+    """Writes JSON lines, complete or not at all."""
+    part = path.with_name(path.name + ".part")
+    part.write_text("".join(json.dumps(value) + "\n" for value in values), encoding="utf-8")
     os.replace(part, path)

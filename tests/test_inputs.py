@@ -1,17 +1,23 @@
 import json
 
+import numpy as np
 import pytest
+import toys
 
+from jaxhack import audio, run
 from jaxhack.inputs import (
     DEMO,
     Utterance,
     check_disjoint,
     check_speakers,
     collect,
+    digest,
     fingerprint,
     is_demo,
     limit,
+    listed,
     split,
+    split_three,
 )
 
 
@@ -157,6 +163,47 @@ def test_splits_keep_groups_whole():
         split(some(9))
     with pytest.raises(ValueError, match="above 0 and below 1"):
         split(utterances, test_fraction=1.0)
+
+
+def test_three_parts_keep_groups_whole_and_the_test_part_as_it_is():
+    utterances = some(5, 1, 3, 2, 4, 5, 2, 2)
+    for seed in range(10):
+        train, validation, test = split_three(utterances, seed=seed)
+        assert test == split(utterances, seed=seed)[1] and sorted(train + validation + test) == sorted(utterances)
+        assert (
+            train
+            and validation
+            and len({u.group for u in utterances})
+            == sum(len({u.group for u in part}) for part in (train, validation, test))
+        )
+        assert split_three(utterances[::-1], seed=seed)[1] == validation[::-1]
+    parts = split_three(utterances, test_fraction=0.25, validation_fraction=0.33)
+    assert [abs(len(part) - wanted) <= 1 for part, wanted in zip(parts, (12, 6, 6), strict=True)] == [True] * 3
+    with pytest.raises(ValueError, match="at least three speakers"):
+        split_three(some(4, 4))
+    with pytest.raises(ValueError, match="validation fraction above 0"):
+        split_three(utterances, validation_fraction=0)
+    with pytest.raises(ValueError, match="lower it"):
+        split_three(some(9, 9, 9), test_fraction=0.9)
+
+
+def test_a_digest_is_of_what_is_heard(tmp_path):
+    wav = toys.speechlike(0.5, 0)
+    for name, rate, shift in (("a.wav", 16000, 0), ("b.flac", 16000, 0), ("c.wav", 8000, 0), ("d.wav", 16000, 1e-3)):
+        audio.write(tmp_path / name, wav + np.float32(shift), rate)
+    (tmp_path / "e.wav").write_text("not audio")
+    a, b, c, d, e = (digest(u) for u in collect([tmp_path]))
+    assert a == b and len({a, c, d}) == 3 and e is None
+
+
+def test_recordings_are_found_again_by_what_was_listed(tmp_path):
+    touch(tmp_path, "new\nline.wav", "sub/речь.wav")
+    (tmp_path / "manifest.csv").write_text("file,speaker\nsub/речь.wav,ann\n", encoding="utf-8")
+    given = collect([tmp_path])
+    (tmp_path / "list").mkdir()
+    run.write_lines(tmp_path / "list" / "recordings.jsonl", listed(given, "test"))
+    again = collect([tmp_path / "list" / "recordings.jsonl"])
+    assert [u[:3] for u in again] == [u[:3] for u in given] and {u.meta["half"] for u in again} == {"test"}
 
 
 def test_chosen_sets_are_checked(tmp_path):

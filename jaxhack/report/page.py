@@ -10,7 +10,7 @@ import numpy as np
 import soundfile
 
 from jaxhack import detect, spaces
-from jaxhack.checks import known, percent
+from jaxhack.checks import kind, known, percent
 from jaxhack.report import figures
 from jaxhack.settings import first_look, learns
 
@@ -63,7 +63,7 @@ def html(
         budget=spaces.KINDS[configuration["settings"]["space"]].unit,
         top=top,
         blocks=[top, trained, baselines],
-        random={e["attacker"]: e for e in baselines},
+        random={kind(e["attacker"]): e for e in baselines},
         figures=list(_figures(summary, rows, training)),
         examples=examples,
         unjudged=unjudged(rows),
@@ -233,7 +233,7 @@ def _worst(summary: Mapping[str, Any]) -> Mapping[str, Any] | None:
 
 
 def _mean(summary: Mapping[str, Any], trained: Sequence[Mapping[str, Any]]) -> Entry:
-    keys = ("mean_gain", "mean_gain_naive", "degraded_rate")
+    keys = ("mean_gain", "gain_p90", "mean_gain_naive", "degraded_rate")
     entry = {key: _average(a.get(key) for a in trained) for key in keys}
     changes = {key: _average(a["mean_change"].get(key) for a in trained) for key in summary["configuration"]["panel"]}
     return entry | {
@@ -251,7 +251,7 @@ def _average(values: Any) -> float | None:
 
 def _entry(role: str, source: Mapping[str, Any], label: str | None = None) -> Entry:
     rates = ("attack_success_rate", "attack_success_rate_naive", "mean_gain", "mean_gain_naive", "degraded_rate")
-    keys = (*rates, "n", "n_undetermined", "n_failed", "queries", "gradients", "sd", "attacker", "seed")
+    keys = (*rates, "gain_p90", "n", "n_undetermined", "n_failed", "queries", "gradients", "sd", "attacker", "seed")
     return {key: source.get(key) for key in keys} | {
         "role": role,
         "label": label or role,

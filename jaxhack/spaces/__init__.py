@@ -3,7 +3,15 @@
 from collections.abc import Callable
 from typing import NamedTuple
 
-from jaxhack.spaces.latent import Statistics, latent, latent_statistics, quantised, rounding
+from jaxhack.spaces.latent import (
+    Statistics,
+    latent,
+    latent_statistics,
+    load_statistics,
+    quantised,
+    rounding,
+    save_statistics,
+)
 from jaxhack.spaces.waveform import noise, waveform
 from jaxhack.types import Codec, Space
 
@@ -24,4 +32,16 @@ KINDS: dict[str, Kind] = {
     "noise": Kind(noise, 10 ** (-30 / 20), "RMS over that of the speech", None),
 }
 
-__all__ = ["KINDS", "Kind", "Statistics", "latent", "latent_statistics", "noise", "quantised", "rounding", "waveform"]
+__all__ = [
+    "KINDS",
+    "Kind",
+    "Statistics",
+    "latent",
+    "latent_statistics",
+    "load_statistics",
+    "noise",
+    "quantised",
+    "rounding",
+    "save_statistics",
+    "waveform",
+]
