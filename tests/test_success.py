@@ -79,8 +79,8 @@ def test_every_figure_of_one_attacker():
     assert entry == pytest.approx(
         {
             "attacker": "grpo", "seed": 0, "baseline": False, "attack_success_rate": 0.25,
-            "attack_success_rate_naive": 0.5, "mean_gain": 0.25, "gain_p90": 0.85, "mean_gain_naive": 0.35, "degraded_rate": 0.75,
-            "n": 4, "n_naive": 4, "n_undetermined": 1, "n_failed": 1, "queries": 100,
+            "attack_success_rate_naive": 0.5, "mean_gain": 0.25, "gain_p90": 0.85, "mean_gain_naive": 0.35,
+            "degraded_rate": 0.75, "n": 4, "n_naive": 4, "n_undetermined": 1, "n_failed": 1, "queries": 100,
             "gradients": 0, "void_rate": 0.0, "attack_success_rate_void": 0.25,
         }
     )  # fmt: skip
