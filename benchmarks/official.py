@@ -51,7 +51,7 @@ def nisqa_model(checkpoint: Path) -> tuple[Any, Any, dict[str, Any]]:
     """
     import torch
 
-    library = _import_without("nisqa.NISQA_lib", ("pandas", "matplotlib", "matplotlib.pyplot", "tqdm"))
+    library = import_without("nisqa.NISQA_lib", ("pandas", "matplotlib", "matplotlib.pyplot", "tqdm"))
     saved = torch.load(checkpoint, map_location="cpu", weights_only=True)
     args, kind = saved["args"], getattr(library, saved["args"]["model"])
     names = kind.__init__.__code__.co_varnames
@@ -92,7 +92,7 @@ def distillmos() -> Callable[[np.ndarray], float]:
     """
     import torch
 
-    library = _import_without("distillmos.sqa", ("torchaudio",))
+    library = import_without("distillmos.sqa", ("torchaudio",))
     with contextlib.redirect_stdout(None):  # it says where it found its weights
         model = library.ConvTransformerSQAModel().eval()
 
@@ -125,7 +125,8 @@ def streaming_graph(file: Path, threads: int | None = None) -> Callable[[np.ndar
     return run
 
 
-def _import_without(module: str, unneeded: Sequence[str]):
+def import_without(module: str, unneeded: Sequence[str]) -> Any:
+    """A module, with stand-ins for what it imports but does not need here where that is absent."""
     stand_ins = {}
     for name in unneeded:
         try:

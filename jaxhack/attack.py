@@ -114,6 +114,25 @@ class Judged(NamedTuple):
     slope: Array | None  # [B] RMS of the gradient at x̂ that the attackers see; None: they ask for none
 
 
+def refusal(setup: Setup) -> str | None:
+    """Why this attacker cannot work on this predictor in this space, None if it can; nothing is computed."""
+    weights = setup.untrained()
+
+    def trial(key):
+        space, attacker = setup.space(weights), setup.attacker(weights)
+        point = space.encode(jnp.zeros(setup.sample_rate), jnp.int32(setup.sample_rate))
+        state = attacker.init(key)
+        if setup.trained:
+            state, _ = attacker.step(state, key, jax.tree.map(lambda x: x[None], point))
+        return attacker.act(state, key, point)
+
+    try:
+        jax.eval_shape(trial, jax.random.key(0))
+    except ValueError as error:
+        return str(error)
+    return None
+
+
 def arms(setup: Setup) -> list[Arm]:
     """The attackers, then the two random baselines, in the order of their rows."""
     s, asked = setup.settings, setup.queries()

@@ -2,7 +2,7 @@
 
 import os
 import tempfile
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import asdict
 from functools import partial
 from pathlib import Path
@@ -12,7 +12,7 @@ import jax
 import numpy as np
 
 from jaxhack import audio, crops, examples, inputs, registry, report, run, spaces
-from jaxhack.attack import Setup, Weights
+from jaxhack.attack import Setup, Weights, refusal
 from jaxhack.judgement import attack_test_set
 from jaxhack.measures.panel import default_panel, rules
 from jaxhack.parallel import mapped
@@ -23,7 +23,7 @@ from jaxhack.types import Codec, Predictor, PyTree, Space
 Observer = Callable[[str, int, int, dict[str, Any]], None]  # stage, done, total, figures to show
 
 # Which recordings decide what; "none": it was settled before any was read.
-DECIDED = {"attackers": "train", "latent statistics": "train", "epsilon": "none", "tau": "none", "rates": "test"}
+DECIDED = {"attackers": "train", "statistics": "train", "epsilon": "none", "tau": "none", "rates": "test"}
 WAVEFORM_RATE = 16000  # Hz, of a space without a codec where the predictor takes any rate
 STATISTICS_CLIPS = 512  # training clips, spread over the set, that the latent's statistics are taken from
 
@@ -42,7 +42,6 @@ def audit(
     overwrite: bool = False,
     observe: Observer = lambda *_: None,
     profile: str | None = None,
-    decided: Mapping[str, str] = DECIDED,
     **settings: Any,
 ) -> dict[str, Any]:
     """Audits a predictor by one kind of attacker in one space; leaves rows, summary, report and examples in `out`.
@@ -65,8 +64,6 @@ def audit(
         recordings as total, and what is about to run as figures.
       profile: the named sizes to start from, one of :data:`~jaxhack.settings.PROFILES`; None is "quick" for the demo
         speech and "paper" for anything else.
-      decided: for the record, by what each choice was made, where that differs from :data:`DECIDED`: say
-        ``{"epsilon": "validation"}``.
       **settings: further fields of :class:`~jaxhack.settings.Settings`, in place of the profile's.
 
     Returns:
@@ -79,12 +76,7 @@ def audit(
     if profile is None:
         profile = "quick" if demo else "paper"
     chosen = Settings.of(profile, **settings)  # refused before weights are read
-    kind = spaces.KINDS[chosen.space]
-    chain = registry.codec(codec, models=models) if kind.chain else None
-    predictor = registry.predictor(predictor, models=models, sample_rate=sample_rate)
-    if sample_rate is None and predictor.at_rate:
-        predictor = predictor.at_rate(chain.sample_rate if chain else WAVEFORM_RATE)
-    rate = chain.sample_rate if chain else predictor.sample_rate
+    predictor, chain = load(predictor, codec, chosen.space, models=models, sample_rate=sample_rate)
     shortest = max(predictor.min_samples, 1) / predictor.sample_rate
     if chosen.crop_seconds < shortest:
         raise ValueError(
@@ -92,10 +84,12 @@ def audit(
             f"got {chosen.crop_seconds}."
         )
     training, test, warnings = choose([inputs.DEMO] if demo else paths or (), train_paths, test_paths, chosen)
-    setup = Setup(predictor, chain, rate, default_panel(rate), chosen, len(test))
-    space = setup.space(setup.untrained())  # refuses a codec that the space cannot use
+    setup = set_up(predictor, chain, chosen, len(test))
+    if reason := refusal(setup):
+        raise ValueError(reason)
+    space = setup.space(setup.untrained())
     with run.alone(Path(out)):
-        record = _record(setup, space, training, test) | {"decided": DECIDED | dict(decided)}
+        record = recorded(setup, space, training, test)
         folder = run.open_run(Path(out), record, resume=resume, overwrite=overwrite)
         if not all((folder / name).exists() for name in ("rows.parquet", "examples/examples.json")):
             plan = {"predictor": predictor.name, "name": space.name, "demo": record["demo"], **record["settings"]}
@@ -108,6 +102,34 @@ def audit(
             attack_test_set(setup, weights, states, test, folder, observe)
             examples.write(setup, weights, states, test, folder)
         return report.make(folder)
+
+
+def load(
+    predictor: str | os.PathLike[str] | Callable | Predictor,
+    codec: str | Codec,
+    space: str,
+    *,
+    models: str | os.PathLike[str] | None = None,
+    sample_rate: int | None = None,
+) -> tuple[Predictor, Codec | None]:
+    """The predictor at the rate at which it will listen, and the chain of a kind of space; arguments as `audit`'s."""
+    chain = registry.codec(codec, models=models) if spaces.KINDS[space].chain else None
+    predictor = registry.predictor(predictor, models=models, sample_rate=sample_rate)
+    if sample_rate is None and predictor.at_rate:
+        predictor = predictor.at_rate(chain.sample_rate if chain else WAVEFORM_RATE)
+    return predictor, chain
+
+
+def set_up(predictor: Predictor, chain: Codec | None, settings: Settings, test: int) -> Setup:
+    """An audit of `test` utterances.
+
+    Raises:
+      ValueError: a codec that the space cannot use.
+    """
+    rate = chain.sample_rate if chain else predictor.sample_rate
+    setup = Setup(predictor, chain, rate, default_panel(rate), settings, test)
+    setup.space(setup.untrained())
+    return setup
 
 
 def choose(
@@ -142,18 +164,15 @@ def choose(
     return training, test, warnings
 
 
-def _record(
+def recorded(
     setup: Setup, space: Space, training: Sequence[inputs.Utterance], test: Sequence[inputs.Utterance]
 ) -> dict[str, Any]:
-    predictor, asked = setup.predictor, setup.queries()
+    """What a run is a function of, for its ``run.json``."""
+    asked = setup.queries()
     return {
         "settings": asdict(setup.settings),
-        "predictor": {
-            "name": predictor.name,
-            "sample_rate": predictor.sample_rate,
-            "scale": list(predictor.scale),
-            "weights": dict(predictor.weights),
-        },
+        "predictor": described(setup.predictor),
+        **({} if setup.target is None else {"target": described(setup.target)}),
         "space": {
             "name": space.name,
             "sample_rate": space.sample_rate,
@@ -161,10 +180,21 @@ def _record(
         },
         "panel": {name: rule._asdict() for name, rule in rules(setup.panel).items()},
         "queries": asked._asdict(),
+        "decided": DECIDED,
         "demo": any(inputs.is_demo(u) for u in (*training, *test)),
         "recordings": inputs.fingerprint([*training, *test]),
         "train": [u.id for u in training],
         "test": [u.id for u in test],
+    }
+
+
+def described(predictor: Predictor) -> dict[str, Any]:
+    """A predictor as a record names it."""
+    return {
+        "name": predictor.name,
+        "sample_rate": predictor.sample_rate,
+        "scale": list(predictor.scale),
+        "weights": dict(predictor.weights),
     }
 
 

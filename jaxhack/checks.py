@@ -27,9 +27,13 @@ BUDGET_TOLERANCE = 1e-6
 VANISHED = 0.05  # share of utterances without a gradient to climb
 NO_SLOPE = 1e-12
 REPEATABLE = 1e-4  # repeat sd (score) up to which a predictor counts as deterministic
-FEWEST = 30  # decided utterances
 STILL_IMPROVING = 3.0  # standard errors by which the last fifth of a training beats the one before
 SHORTEST_RISE = 25  # steps below which fifths say nothing
+FEW = 30  # judged utterances
+DEMO_SPEECH = (
+    "The recordings are the synthetic demo clips that ship with jaxhack: the numbers say nothing about real speech; "
+    "audit recordings of your own."
+)
 SHORTEST_LOG = 10  # steps below which a training curve says nothing
 
 
@@ -80,40 +84,46 @@ def warnings(
     return [sentence for check in CHECKS for sentence in check(run)]
 
 
-def across(summaries: Sequence[Mapping[str, Any]]) -> list[str]:
-    """What must look wrong in several runs together: an attacker that sees scores only beats one that sees gradients.
+def across(record: Mapping[str, Any], summary: Mapping[str, Any]) -> Iterator[str]:
+    """What a reader must know before trusting the worst case over several audits.
 
     Args:
-      summaries: as :func:`jaxhack.report.make` returns them; only runs of one predictor, space, ε, τ and set of
-        recordings are compared, and none of attackers of another predictor.
-
-    Returns:
-      Sentences, one for each setting in which it happens.
+      record: the suite's, ``run.json``'s ``"record"``.
+      summary: of :func:`jaxhack.report.suite.make`: its ``lines``, one an audit.
     """
-    settings: dict[str, list[Mapping[str, Any]]] = {}
-    for summary in summaries:
-        c = summary["configuration"]
-        if "target" not in c:
-            alike = (c["predictor"]["name"], c["space"]["name"], c["settings"]["epsilon"], c["settings"]["tau"])
-            settings.setdefault(str((*alike, c.get("recordings"))), []).append(summary)
-    return [sentence for runs in settings.values() for sentence in _black_beats_white(runs)]
+    if record["demo"]:
+        yield DEMO_SPEECH
+    for line in summary["lines"]:
+        if first_look(record["legs"][line["audit"]]):
+            yield (
+                "The trained attackers are a first look, trained less than the standard profile's: their low rates "
+                "say nothing yet."
+            )
+            break
+    if 0 < summary["any_attack_n"] < FEW:
+        yield f"{summary['any_attack_n']} judged utterances are few to conclude from."
+    yield from _black_beats_white(summary["lines"])
 
 
-def _black_beats_white(runs: Sequence[Mapping[str, Any]]) -> Iterator[str]:
-    entries = [a for run in runs for a in run["attackers"] if not a["baseline"] and known(a["mean_gain"])]
-    black, white = ([a for a in entries if bool(a["gradients"]) == sees] for sees in (False, True))
-    if not (black and white):
-        return
-    ours, theirs = (max(side, key=lambda a: a["mean_gain"]) for side in (black, white))
-    rates = [max(a["attack_success_rate"] for a in side) for side in (black, white)]
-    if ours["mean_gain"] > theirs["mean_gain"] or rates[0] > rates[1]:
-        c = runs[0]["configuration"]
-        yield (
-            f"In {c['space']['name']} at ε = {c['settings']['epsilon']:g}, {ours['attacker']}, which sees scores of "
-            f"{c['predictor']['name']} only, finds more than {theirs['attacker']}, which sees gradients (mean gain "
-            f"{ours['mean_gain']:+.2f} against {theirs['mean_gain']:+.2f} MOS, success {rates[0]:.2f} against "
-            f"{rates[1]:.2f}): the gradient attack is not at its best, and its rate bounds nothing."
-        )
+def _black_beats_white(lines: Sequence[Mapping[str, Any]]) -> Iterator[str]:
+    """An attacker that sees scores alone finds more than any that sees gradients, in one space at one budget."""
+    alike: dict[tuple[str, float], list[Mapping[str, Any]]] = {}
+    for line in lines:
+        if known(line["mean_gain"]):
+            alike.setdefault((line["space"], line["epsilon"]), []).append(line)
+    for (space, epsilon), judged in alike.items():
+        black, white = ([line for line in judged if bool(line["gradients"]) == sees] for sees in (False, True))
+        if not (black and white):
+            continue
+        for name, what in (("attack_success_rate", "success"), ("mean_gain", "mean gain")):
+            ours, theirs = (max(side, key=lambda line: line[name]) for side in (black, white))
+            if ours[name] > theirs[name]:
+                yield (
+                    f"In {space} at ε = {epsilon:.3g}, {ours['attacker']}, which sees scores only, finds more than "
+                    f"{theirs['attacker']}, which sees gradients ({what} {ours[name]:.2f} against "
+                    f"{theirs[name]:.2f}): the gradient attack is not at its best, and its rate bounds nothing."
+                )
+                break
 
 
 def kind(attacker: str) -> str:
@@ -304,9 +314,9 @@ def few(run: Run) -> Iterator[str]:
     worst = max(run.trained(), key=lambda a: a["attack_success_rate"])
     low, high = worst["interval"]
     wide = known(low) and known(high) and high - low > 2 * HALF_WIDTH
-    if wide or worst["n"] < FEWEST:
+    if wide or worst["n"] < FEW:
         why = [f"wider than ±{HALF_WIDTH:.2f}"] if wide else []
-        why += [f"and {FEWEST} are the least to conclude from"] if worst["n"] < FEWEST else []
+        why += [f"and {FEW} are the least to conclude from"] if worst["n"] < FEW else []
         yield (
             f"{worst['n']} judged test utterances are few: the worst attacker's 95 % interval is "
             f"{low:.2f}–{high:.2f}, {', '.join(why)}."
@@ -437,10 +447,7 @@ def little_training(run: Run) -> Iterator[str]:
 def demo_speech(run: Run) -> Iterator[str]:
     """Nobody's recordings."""
     if run.record.get("demo"):
-        yield (
-            "The recordings are the synthetic demo clips that ship with jaxhack: the numbers say nothing about real "
-            "speech; audit recordings of your own."
-        )
+        yield DEMO_SPEECH
 
 
 CHECKS: tuple[Callable[[Run], Iterator[str]], ...] = (

@@ -65,11 +65,23 @@ def _sized(flag: str, text: str) -> Callable:
     return click.option(flag, type=type(paper), help=f"{text}  [default: {default}]")
 
 
-def _option(text: str) -> tuple[str, Any]:
-    """``name=value``, the value a number or true, false."""
-    name, _, value = text.partition("=")
+def _listed(text: str) -> list[str]:
+    return list(dict.fromkeys(name.strip() for name in text.split(",") if name.strip()))
+
+
+def _size(text: str) -> float:
     try:
-        return name.strip().replace("-", "_"), json.loads(value)
+        return float(text)
+    except ValueError:
+        raise ValueError(f"--epsilon takes numbers with commas between, got {text!r}.") from None
+
+
+def _option(text: str) -> tuple[str | None, str, Any]:
+    """``[attacker.]name=value``, the value a number or true, false."""
+    name, _, value = text.partition("=")
+    owner, _, name = name.strip().rpartition(".")
+    try:
+        return owner or None, name.replace("-", "_"), json.loads(value)
     except ValueError:
         raise ValueError(f"--option takes NAME=VALUE with a number, true or false, got {text!r}.") from None
 
@@ -124,8 +136,6 @@ def probe(paths, predictor, codec, models, form, out) -> None:
     Every recording is scored as it is and after changes that leave its quality as it is, or nearly so; then silence,
     noise and the like are scored. PATH is as for `score`; without it, demo speech that ships with jaxhack is probed.
     """
-    from rich.console import Console
-
     from jaxhack import probing
 
     utterances, made, probes = probing.prepare(paths or None, predictor=predictor, codec=codec, models=models)
@@ -134,7 +144,7 @@ def probe(paths, predictor, codec, models, form, out) -> None:
     with _output(out or os.devnull) as stream:
         rows = list(_written(found, probing.COLUMNS, form, stream, total))
     summary = probing.summarise(rows, made)
-    console = Console(width=None if sys.stdout.isatty() else 80)
+    console = _console()
     console.print(*probing.tables(summary), sep="\n\n")
     _print_warnings(console, summary["warnings"])
     failed = summary["recordings"] - summary["scored"]
@@ -176,28 +186,30 @@ def reconstruct(paths, codec, out, models, form) -> None:
 @click.option(
     "--predictor", metavar="NAME", default=DEFAULT_PREDICTOR, help="A name, FILE.onnx, or package.module:function."
 )
-@click.option("--space", metavar="KIND", default="latent", help="latent, quantised, waveform or noise.")
+@click.option("--space", metavar="KIND,…", default="latent", help="latent, quantised, waveform, noise, or all.")
 @click.option("--codec", metavar="NAME", default=DEFAULT_CODEC, help="Chain of the spaces latent and quantised.")
 @click.option(
     "--profile",
     metavar="|".join(PROFILES),
     help="Sizes to start from; what is given beside it overrides them.  [default: paper; quick without recordings]",
 )
-@click.option("--attacker", metavar="NAME", default="grpo", help="grpo, grpo-literal, pgd or apgd.")
+@click.option("--attacker", metavar="NAME,…", default="grpo", help="grpo, grpo-literal, pgd, apgd, or all.")
 @click.option(
     "--option",
     "options",
     multiple=True,
-    metavar="NAME=VALUE",
-    callback=lambda ctx, param, given: dict(map(_option, given)),
-    help="A further option of the attacker, such as steps=10 of pgd.",
+    metavar="[ATTACKER.]NAME=VALUE",
+    callback=lambda ctx, param, given: list(map(_option, given)),
+    help="A further option of an attacker, such as pgd.steps=10.",
 )
 @_sized("--seeds", "Attackers k that differ only in their seed.")
 @_sized("--steps", "Optimisation steps of each attacker.")
 @_sized("--batch", "Crops in a step.")
 @_sized("--group", "Actions drawn for a crop; at least 2.")
 @_sized("--crop-seconds", "Length of a training crop, s.")
-@click.option("--epsilon", type=float, help="Size of the perturbation.  [default: the space's, 0.5 for latent]")
+@click.option(
+    "--epsilon", metavar="SIZE,…", help="Size of the perturbation; of several, one is chosen.  [default: the space's]"
+)
 @_sized("--tau", "Gain that a hack exceeds, MOS.")
 @click.option("--train", "train_paths", multiple=True, metavar="PATH", help="Training recordings, with --test.")
 @click.option("--test", "test_paths", multiple=True, metavar="PATH", help="Recordings that no attacker sees.")
@@ -215,27 +227,43 @@ def reconstruct(paths, codec, out, models, form) -> None:
 )
 @click.option("--resume", is_flag=True, help="Continue an interrupted run.")
 @click.option("--overwrite", is_flag=True, help="Replace the run in DIR.")
-def audit(paths, predictor, out, **settings) -> None:
+def audit(paths, predictor, out, space, attacker, epsilon, options, **settings: Any) -> None:
     """Measure how hackable a predictor is: train attackers, attack recordings that they never saw.
 
     PATH is an audio file, a folder, a manifest (.csv, .jsonl) or a Kaldi list (.scp); all PATHs together are split
     into a training and a test half, by speaker where a manifest has a column of that name. Without PATH, --train and
     --test, demo speech that ships with jaxhack is audited at the quick profile's size: a first look in minutes,
     offline. DIR holds rows.parquet, summary.json and report.html at the end.
-    """
-    from jaxhack import auditing
 
+    Of several attackers, spaces or sizes, each combination is an audit in a folder of its own in DIR, and the report
+    is of the worst case over all.
+    """
+    from jaxhack import auditing, suite
+
+    spaces, attackers, epsilons = _listed(space), _listed(attacker), [_size(size) for size in _listed(epsilon or "")]
+    many = max(len(spaces), len(attackers), len(epsilons)) > 1 or "all" in (*spaces, *attackers)
+    by_attacker: dict[str, dict[str, Any]] = {}
+    for owner, name, value in options:
+        if owner is None and len(attackers) > 1:
+            raise ValueError(f"--option must say whose {name} is meant: --option {attackers[0]}.{name}=VALUE.")
+        by_attacker.setdefault(owner or attackers[0], {})[name] = value
     out = out or str(Path("runs", _folder_name(predictor)))
     try:
         with progress.display() as observe:
-            summary = auditing.audit(paths or None, predictor=predictor, out=out, observe=observe, **settings)
+            settings |= {"predictor": predictor, "out": out, "observe": observe}
+            if many:
+                settings |= {"spaces": spaces, "attackers": attackers, "epsilons": epsilons, "options": by_attacker}
+                summary = suite.suite(paths or None, **settings)
+            else:
+                settings |= {"space": spaces[0], "attacker": attackers[0], "epsilon": next(iter(epsilons), None)}
+                summary = auditing.audit(paths or None, options=by_attacker.get(attackers[0], {}), **settings)
     except KeyboardInterrupt as error:
         # A black box may still be at work in a thread, which an orderly end of the interpreter aborts noisily.
         atexit.register(os._exit, _Stopped.exit_code)
         raise _Stopped("Stopped; what was computed is kept: repeat the command with --resume.") from error
     _print_summary(summary, out)
     unread = len(summary["inputs"]["unread"])
-    unjudged = max(a["n_failed"] + a["n_undetermined"] for a in summary["attackers"])
+    unjudged = max(a["n_failed"] + a["n_undetermined"] for a in summary["lines" if many else "attackers"])
     if unread or unjudged:
         click.echo(
             f"{unread} of {summary['inputs']['train']} training recordings gave nothing, and up to {unjudged} of "
@@ -245,14 +273,71 @@ def audit(paths, predictor, out, **settings) -> None:
         sys.exit(1)
 
 
+@main.command(epilog="\b\nExample:\n  jaxhack transfer runs/dnsmos-p808 --predictor nisqa --out runs/transfer")
+@click.argument("given", nargs=-1, required=True, metavar="RUN... [PATH]...", type=click.Path())
+@click.option(
+    "--predictor",
+    "predictors",
+    metavar="NAME",
+    multiple=True,
+    required=True,
+    help="Who judges: a name, FILE.onnx, or package.module:function; again for more.",
+)
+@click.option(
+    "--attacked", metavar="NAME", help="Whom RUN attacked, where its record does not lead there (FILE.onnx)."
+)
+@_models
+@click.option(
+    "--out", metavar="DIR", required=True, help="New folder: one run for each RUN and predictor, and a table."
+)
+@click.option("--resume", is_flag=True, help="Continue what was interrupted.")
+@click.option("--overwrite", is_flag=True, help="Replace the runs in DIR.")
+def transfer(given, predictors, attacked, models, out, resume, overwrite) -> None:
+    """Let the attackers of finished runs loose, and other predictors judge.
+
+    RUN is the folder of an audit, or of a suite. Its attackers perturb its own test recordings or, where given, those
+    of PATH; attackers that learn nothing beforehand attack their run's predictor again.
+    """
+    from jaxhack import run, transferring
+
+    runs = [path for path in given if Path(path, run.RECORD).exists()]
+    paths = [path for path in given if path not in runs]
+    try:
+        with progress.display() as observe:
+            lines = transferring.transfer(
+                runs,
+                paths,
+                predictors=predictors,
+                attacked=attacked,
+                models=models,
+                out=out,
+                resume=resume,
+                overwrite=overwrite,
+                observe=observe,
+            )
+    except KeyboardInterrupt as error:
+        atexit.register(os._exit, _Stopped.exit_code)
+        raise _Stopped("Stopped; what was computed is kept: repeat the command with --resume.") from error
+    console = _console()
+    console.print(transferring.table(lines))
+    warned = sum(line["warnings"] for line in lines if line["transferred"])
+    if warned:
+        _print_warnings(console, [f"{warned} in all, in the reports."])
+    console.print(f"Table: {Path(out) / transferring.TABLE}", markup=False, highlight=False, soft_wrap=True)
+
+
 @main.command(epilog="\b\nExample:\n  jaxhack report runs/nisqa")
 @click.argument("run", metavar="RUN", type=click.Path())
 def report(run) -> None:
     """Make summary.json, table.csv and report.html anew from the stored rows of RUN; nothing is computed again."""
     from jaxhack import report as work
+    from jaxhack import run as runs
+    from jaxhack.report import suite
 
     try:
-        summary = work.make(run)
+        stored = Path(run, runs.RECORD)
+        many = stored.is_file() and "legs" in runs.read(stored)["record"]
+        summary = suite.make(Path(run)) if many else work.make(run)
     except (LookupError, TypeError, AttributeError) as error:
         kind = type(error).__name__
         raise ValueError(
@@ -268,14 +353,19 @@ def _folder_name(predictor: str) -> str:
 
 
 def _print_summary(summary: dict[str, Any], out: str) -> None:
-    from rich.console import Console
-
     from jaxhack import report as work
+    from jaxhack.report import suite
 
-    console = Console(width=None if sys.stdout.isatty() else 80)
-    console.print(work.table(summary))
+    console = _console()
+    console.print(suite.table(summary) if "lines" in summary else work.table(summary))
     _print_warnings(console, summary["warnings"])
     console.print(f"Report: {Path(out) / 'report.html'}", markup=False, highlight=False, soft_wrap=True)
+
+
+def _console():
+    from rich.console import Console
+
+    return Console(width=None if sys.stdout.isatty() else 80)
 
 
 def _print_warnings(console, warnings: Iterable[str]) -> None:

@@ -14,9 +14,9 @@ from typing import NamedTuple
 
 from jaxhack import audio
 from jaxhack.audio import SUFFIXES
+from jaxhack.run import RECORD
 
 DEMO = Path(__file__).parent / "demo" / "manifest.csv"  # what an audit without recordings is of
-RUN = "run.json"  # in a folder that an audit wrote, whose examples are nobody's recordings
 PATH_COLUMNS = ("path", "file", "filename", "audio", "wav")  # the first that a manifest has names the audio
 ID_COLUMNS = ("id", "utterance")
 _BEGINNING = 2**20  # bytes of a file that its fingerprint reads
@@ -113,43 +113,6 @@ def split(
             count += len(members)
     test = test or {min(groups, key=lambda group: len(groups[group]))}
     return [u for u in utterances if u.group not in test], [u for u in utterances if u.group in test]
-
-
-def split_three(
-    utterances: Sequence[Utterance],
-    *,
-    test_fraction: float = 0.5,
-    validation_fraction: float = 0.5,
-    seed: int = 0,
-) -> tuple[list[Utterance], list[Utterance], list[Utterance]]:
-    """Parts utterances into train, validation and test so that no group is on two sides; the same every time.
-
-    What is chosen (ε, an attacker's options) is chosen on the validation part, so that the test part decides nothing.
-    The test part is that of :func:`split` with the same seed.
-
-    Args:
-      utterances: what to part; each part keeps their order.
-      test_fraction: as of :func:`split`.
-      validation_fraction: the share wanted in the validation part of what is not test, above 0 and below 1.
-      seed: another one gives another split.
-
-    Raises:
-      ValueError: a fraction out of range, or fewer than three groups.
-    """
-    if not 0 < validation_fraction < 1:
-        raise ValueError(f"Expected a validation fraction above 0 and below 1, got {validation_fraction}.")
-    groups = len({u.group for u in utterances})
-    if groups < 3:
-        raise ValueError(
-            f"Expected utterances of at least three speakers (or sources) to split in three, got {groups}."
-        )
-    rest, test = split(utterances, test_fraction=test_fraction, seed=seed)
-    if len({u.group for u in rest}) < 2:
-        raise ValueError(
-            f"A test fraction of {test_fraction:g} leaves one speaker (or source) to train and validate on: lower it."
-        )
-    train, validation = split(rest, test_fraction=validation_fraction, seed=seed)
-    return train, validation, test
 
 
 def check_speakers(utterances: Sequence[Utterance]) -> str | None:
@@ -253,7 +216,9 @@ def _walk(folder: Path, beside: Callable) -> tuple[list[_Found], list[Mapping[st
             folders.clear()
             continue
         seen.add((status.st_dev, status.st_ino))
-        folders[:] = sorted(name for name in folders if not (name.startswith(".") or Path(top, name, RUN).exists()))
+        folders[:] = sorted(
+            name for name in folders if not (name.startswith(".") or Path(top, name, RECORD).exists())
+        )
         meta.update(beside(Path(top)))
         for name in files:
             path = Path(top, name)

@@ -12,11 +12,12 @@ from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 from typing import Any
 
+RECORD = "run.json"
 PACKAGES = ("jaxhack", "jax", "jaxlib", "flax", "optax", "numpy", "onnxruntime")
 OWN = (
     *("rows.parquet", "summary.json", "table.csv", "report.html", "training.jsonl", "inputs.json"),
     *("recordings.jsonl", "statistics.npz", "parts", "checkpoints", "examples"),
-    "run.json",  # last: a folder without it is nobody's run
+    RECORD,  # last: a folder without it is nobody's run
 )
 NAMES = ("settings.profile", "demo")  # of a record: they say where its values came from, and change no row
 LATER = ("recordings", "decided.")  # what older versions did not record: names, or their beginnings
@@ -68,7 +69,7 @@ def open_run(out: Path, record: Mapping[str, Any], *, resume: bool = False, over
         raise ValueError("--resume and --overwrite exclude each other: give one.")
     out = Path(out)
     record = json.loads(json.dumps(record))
-    found = out / "run.json"
+    found = out / RECORD
     if out.exists() and any(out.iterdir()):
         if not (resume or overwrite):
             raise ValueError(
@@ -77,17 +78,28 @@ def open_run(out: Path, record: Mapping[str, Any], *, resume: bool = False, over
             )
         if not found.exists():
             raise ValueError(
-                f"{out} holds files but no run (run.json): nothing in it was touched, name another folder."
+                f"{out} holds files but no run ({RECORD}): nothing in it was touched, name another folder."
             )
         if resume:
             _check_same(found, record)
             return out
-        for name in OWN:
+        for name in (*_parts(found), *OWN):
             path = out / name
             shutil.rmtree(path) if path.is_dir() else path.unlink(missing_ok=True)
+            if path.parent != out and not any(path.parent.iterdir()):
+                path.parent.rmdir()
     out.mkdir(parents=True, exist_ok=True)
     write_json(found, {"record": record, "versions": versions()})
     return out
+
+
+def _parts(found: Path) -> list[str]:
+    """The folders of a suite's audits, of those that it made; none of a single audit."""
+    try:
+        named = read(found)["record"].get("legs", ())
+    except ValueError:
+        return []
+    return [name for name in named if (found.parent / name / RECORD).is_file()]
 
 
 def _check_same(found: Path, record: Mapping[str, Any]) -> None:
@@ -103,6 +115,10 @@ def _check_same(found: Path, record: Mapping[str, Any]) -> None:
         )
 
 
+AUDIT_KINDS = {"settings": dict, "predictor": dict, "space": dict, "panel": dict, "train": list, "test": list}
+SUITE_KINDS = {"predictor": str, "legs": dict, "left_out": dict, "validation": list}
+
+
 def _flat(record: Any, prefix: str = "") -> dict[str, Any]:
     if not isinstance(record, Mapping):
         return {prefix: record}
@@ -110,14 +126,14 @@ def _flat(record: Any, prefix: str = "") -> dict[str, Any]:
 
 
 def read(found: Path) -> dict[str, Any]:
-    """What a ``run.json`` holds: ``record`` and ``versions``.
+    """What the ``run.json`` of an audit or of a suite of audits holds: ``record`` and ``versions``.
 
     Raises:
       ValueError: if it is damaged.
     """
     try:
         stored = json.loads(found.read_text(encoding="utf-8"))
-        kinds = {"settings": dict, "predictor": dict, "space": dict, "panel": dict, "train": list, "test": list}
+        kinds = SUITE_KINDS if "legs" in stored["record"] else AUDIT_KINDS
         whole = all(isinstance(stored["record"][key], kind) for key, kind in kinds.items())
         if whole and isinstance(stored["versions"], dict):
             return stored
@@ -141,13 +157,16 @@ def versions() -> dict[str, str]:
 
 def write_json(path: Path, value: Any) -> None:
     """Writes JSON, complete or not at all."""
+    write_text(path, json.dumps(value, indent=2, ensure_ascii=False, allow_nan=False) + "\n")
+
+
+def write_text(path: Path, text: str) -> None:
+    """Writes a file, complete or not at all."""
     part = path.with_name(path.name + ".part")
-    part.write_text(json.dumps(value, indent=2, ensure_ascii=False, allow_nan=False) + "\n", encoding="utf-8")
+    part.write_text(text, encoding="utf-8")
     os.replace(part, path)
 
 
 def write_lines(path: Path, values: Iterable[Any]) -> None:
     """Writes JSON lines, complete or not at all."""
-    part = path.with_name(path.name + ".part")
-    part.write_text("".join(json.dumps(value) + "\n" for value in values), encoding="utf-8")
-    os.replace(part, path)
+    write_text(path, "".join(json.dumps(value) + "\n" for value in values))

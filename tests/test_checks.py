@@ -317,27 +317,33 @@ def test_a_gain_within_the_noise_is_said_beside_it():
     assert len(found) == 2
 
 
-def result(attacker, gain, rate, gradients, **configuration):
-    """A run's summary, as far as runs are compared."""
-    c = {
-        "predictor": {"name": "p"},
-        "space": {"name": "latent-toy"},
-        "settings": {"epsilon": 0.5, "tau": 0.3},
-        "recordings": "abc",
+def line(attacker, gain, rate, gradients, space="latent-toy", epsilon=0.5):
+    """An audit in a suite, as far as audits are compared."""
+    return {
+        "audit": attacker,
+        "attacker": attacker,
+        "space": space,
+        "epsilon": epsilon,
+        "mean_gain": gain,
+        "attack_success_rate": rate,
+        "gradients": gradients,
     }
-    best = entry("random_best", baseline=True, mean_gain=9.0, attack_success_rate=1.0, gradients=0)
-    attackers = [entry(attacker, mean_gain=gain, attack_success_rate=rate, gradients=gradients), best]
-    return {"configuration": c | configuration, "attackers": attackers}
 
 
 def test_scores_alone_should_not_beat_gradients():
-    white = result("pgd", 1.0, 0.8, 50)
-    for black in (result("grpo", 1.2, 0.7, 0), result("grpo", 0.9, 0.9, 0)):
-        (sentence,) = checks.across([white, black, result("pgd", 0.1, 0.1, 50)])
-        assert sentence.startswith("In latent-toy at ε = 0.5, grpo, which sees scores of p only, finds more than pgd")
-        assert checks.across([black]) == checks.across([white]) == []
-        for other in ({"recordings": "x"}, {"space": {"name": "waveform"}}, {"target": {"name": "q"}}):
-            changed = {**black, "configuration": black["configuration"] | other}
-            assert checks.across([white, changed]) == []
-    assert checks.across([white, result("grpo", 1.0, 0.8, 0)]) == []
-    assert checks.across([white, result("grpo", None, None, 0)]) == []
+    record = {"demo": False, "legs": dict.fromkeys(("pgd", "grpo"), settings(profile="paper")["settings"])}
+
+    def across(*lines):
+        return list(checks.across(record, {"lines": lines, "any_attack_n": 40}))
+
+    white, weak = line("pgd", 1.0, 0.8, 50), line("pgd", 0.1, 0.1, 50)
+    for black, numbers in (
+        (line("grpo", 1.2, 0.7, 0), "mean gain 1.20 against 1.00"),
+        (line("grpo", 0.9, 0.9, 0), "success 0.90 against 0.80"),
+    ):
+        (sentence,) = across(weak, black, white)
+        assert sentence.startswith("In latent-toy at ε = 0.5, grpo, which sees scores only, finds more than pgd")
+        assert numbers in sentence
+        assert across(black) == across(white, weak) == []
+        assert across(white, black | {"epsilon": 0.6}) == across(white, black | {"space": "waveform"}) == []
+    assert across(white, line("grpo", 1.0, 0.8, 0)) == across(white, line("grpo", None, None, 0)) == []

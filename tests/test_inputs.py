@@ -17,7 +17,6 @@ from jaxhack.inputs import (
     limit,
     listed,
     split,
-    split_three,
 )
 
 
@@ -163,28 +162,6 @@ def test_splits_keep_groups_whole():
         split(some(9))
     with pytest.raises(ValueError, match="above 0 and below 1"):
         split(utterances, test_fraction=1.0)
-
-
-def test_three_parts_keep_groups_whole_and_the_test_part_as_it_is():
-    utterances = some(5, 1, 3, 2, 4, 5, 2, 2)
-    for seed in range(10):
-        train, validation, test = split_three(utterances, seed=seed)
-        assert test == split(utterances, seed=seed)[1] and sorted(train + validation + test) == sorted(utterances)
-        assert (
-            train
-            and validation
-            and len({u.group for u in utterances})
-            == sum(len({u.group for u in part}) for part in (train, validation, test))
-        )
-        assert split_three(utterances[::-1], seed=seed)[1] == validation[::-1]
-    parts = split_three(utterances, test_fraction=0.25, validation_fraction=0.33)
-    assert [abs(len(part) - wanted) <= 1 for part, wanted in zip(parts, (12, 6, 6), strict=True)] == [True] * 3
-    with pytest.raises(ValueError, match="at least three speakers"):
-        split_three(some(4, 4))
-    with pytest.raises(ValueError, match="validation fraction above 0"):
-        split_three(utterances, validation_fraction=0)
-    with pytest.raises(ValueError, match="lower it"):
-        split_three(some(9, 9, 9), test_fraction=0.9)
 
 
 def test_a_digest_is_of_what_is_heard(tmp_path):

@@ -98,8 +98,8 @@ def pgd(
                 best=jnp.where(better, s.action, s.best),
                 best_score=jnp.where(better, score, s.best_score),
                 best_slope=jnp.where(better, slope, s.best_slope),
-                gains=s.gains + (score > s.score),
-                steps=s.steps + 1,
+                gains=s.gains + (score > s.score).astype(jnp.float32),
+                steps=s.steps + 1.0,
                 score=score,
             )
             return move(geometry, s, slope, check), None
@@ -109,7 +109,7 @@ def pgd(
             if not random_start:
                 start = jnp.where(number == 0, 0.0, start)
             none, low, size = jnp.zeros_like(start), jnp.float32(-jnp.inf), jnp.float32(first_size)
-            zero = jnp.int32(0)
+            zero = jnp.float32(0.0)
             s = Search(start, start, none, low, start, low, none, size, zero, zero, (size, low))
             s, _ = jax.lax.scan(step, s, jnp.asarray(checks))
             last = objective.rewards(points, s.action[None, None])[0, 0]
@@ -178,8 +178,8 @@ def _adaptive(geometry: Geometry, s: Search, slope: Array, check: Array) -> Sear
         action=moved,
         before=action,
         step_size=step_size,
-        gains=jnp.where(check, 0, s.gains),
-        steps=jnp.where(check, 0, s.steps),
+        gains=jnp.where(check, 0.0, s.gains),
+        steps=jnp.where(check, 0.0, s.steps),
         checked=(jnp.where(check, step_size, size), jnp.where(check, s.best_score, best)),
     )
 

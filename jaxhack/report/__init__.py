@@ -6,8 +6,6 @@ Nothing is computed again that a model computes: the same files give the same by
 import csv
 import io
 import json
-import math
-import os
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
@@ -21,6 +19,7 @@ from jaxhack.report import page
 from jaxhack.stats.success import summary as summarise
 from jaxhack.stats.success import tau_sweep
 
+NOTHING: dict[str, Any] = {"weights": {}}
 TAUS = tuple(round(0.1 * i, 1) for i in range(1, 11))  # MOS; the paper's sweep
 
 __all__ = ["make", "table"]
@@ -41,9 +40,11 @@ def make(folder: str | Path) -> dict[str, Any]:
       ValueError: if the folder holds no finished run.
     """
     folder = Path(folder)
-    if not all((folder / name).exists() for name in ("run.json", "rows.parquet")):
-        raise ValueError(f"{folder} holds no finished run (run.json, rows.parquet): finish it with --resume first.")
-    stored, found = run.read(folder / "run.json"), rows.read(folder / "rows.parquet")
+    if not all((folder / name).exists() for name in (run.RECORD, "rows.parquet")):
+        raise ValueError(
+            f"{folder} holds no finished run ({run.RECORD}, rows.parquet): finish it with --resume first."
+        )
+    stored, found = run.read(folder / run.RECORD), rows.read(folder / "rows.parquet")
     record, keys = stored["record"], [(row["utterance"], row["attacker"], row["seed"]) for row in found]
     arms = len({key[1:] for key in keys})
     if {key[0] for key in keys} != set(record["test"]) or not len(keys) == len(set(keys)) == arms * len(
@@ -56,27 +57,31 @@ def make(folder: str | Path) -> dict[str, Any]:
     training, noted = _lines(folder / "training.jsonl"), _read(folder / "inputs.json") or {}
     tau = record["settings"]["tau"]
     panel = {name: Rule(**rule) for name, rule in record["panel"].items()}
-    success = plain(summarise(found, tau, panel))
+    success = page.plain(summarise(found, tau, panel))
     result = {
         "configuration": {k: v for k, v in record.items() if k not in ("train", "test")},
         "versions": stored["versions"],
-        "weights": {**record["predictor"]["weights"], **record["space"]["weights"]},
+        "weights": {
+            file: sha
+            for of in ("predictor", "space", "target")
+            for file, sha in record.get(of, NOTHING)["weights"].items()
+        },
         "inputs": {
             "train": len(record["train"]),
             "test": len(record["test"]),
             "unread": list(noted.get("unread") or []),
         },
         **success,
-        "tau_sweep": plain(_sweep(found, sorted({*TAUS, tau}), panel)),
+        "tau_sweep": page.plain(_sweep(found, sorted({*TAUS, tau}), panel)),
         "warnings": [
             *checks.warnings(record, found, success, training, _lines(folder / "recordings.jsonl")),
             *(noted.get("warnings") or []),
         ],
     }
     run.write_json(folder / "summary.json", result)
-    _write(folder / "table.csv", _csv(result))
+    run.write_text(folder / "table.csv", _csv(result))
     examples = page.examples(folder / "examples", _read(folder / "examples" / "examples.json") or [])
-    _write(folder / "report.html", page.html(result, found, training, examples))
+    run.write_text(folder / "report.html", page.html(result, found, training, examples))
     return result
 
 
@@ -105,17 +110,6 @@ def table(summary: Mapping[str, Any]) -> Table:
         for entry in block:
             made.add_row(*_cells(entry), style="bold" if entry["role"] == "worst attacker" else None)
     return made
-
-
-def plain(value: Any) -> Any:
-    """The same with JSON's own types: numbers that are not finite become None, tuples and arrays lists."""
-    if isinstance(value, Mapping):
-        return {str(k): plain(v) for k, v in value.items()}
-    if hasattr(value, "tolist"):
-        return plain(value.tolist())
-    if isinstance(value, list | tuple):
-        return [plain(v) for v in value]
-    return None if isinstance(value, float) and not math.isfinite(value) else value
 
 
 def _cells(entry: Mapping[str, Any]) -> list[str]:
@@ -194,10 +188,3 @@ def _lines(path: Path) -> list[dict[str, Any]]:
         except ValueError:
             break
     return made
-
-
-def _write(path: Path, text: str) -> None:
-    """Writes a file, complete or not at all."""
-    part = path.with_name(path.name + ".part")
-    part.write_text(text, encoding="utf-8")
-    os.replace(part, path)

@@ -1,6 +1,7 @@
 """The HTML page: stored numbers arranged for a reader. Everything a file name may hold is escaped."""
 
 import base64
+import math
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
@@ -43,21 +44,16 @@ def html(
     Returns:
       The page's text; nothing in it is fetched from anywhere.
     """
-    environment = jinja2.Environment(
-        loader=jinja2.PackageLoader("jaxhack", "report"),
-        autoescape=True,
-        undefined=jinja2.StrictUndefined,
-        trim_blocks=True,
-        lstrip_blocks=True,
-    )
-    environment.filters |= {"number": number, "percent": percent, "measure": measure, "unit": unit}
     configuration = summary["configuration"]
     top, trained, baselines = blocks(summary)
-    return environment.get_template("page.html").render(
+    return render(
+        "page.html",
         s=summary,
         c=configuration,
         settings=configuration["settings"],
         predictor=configuration["predictor"]["name"],
+        attacked=configuration.get("target", configuration["predictor"])["name"],
+        decided=configuration.get("decided"),
         headline=headline(summary),
         learned=learns(configuration["settings"]),
         budget=spaces.KINDS[configuration["settings"]["space"]].unit,
@@ -69,6 +65,19 @@ def html(
         unjudged=unjudged(rows),
         everything=list(_flat({k: v for k, v in configuration.items() if k != "weights"})),
     )
+
+
+def render(template: str, **values: Any) -> str:
+    """A template of this package filled in; names that files and users bring are escaped."""
+    environment = jinja2.Environment(
+        loader=jinja2.PackageLoader("jaxhack", "report"),
+        autoescape=True,
+        undefined=jinja2.StrictUndefined,
+        trim_blocks=True,
+        lstrip_blocks=True,
+    )
+    environment.filters |= {"number": number, "percent": percent, "measure": measure, "unit": unit}
+    return environment.get_template(template).render(**values)
 
 
 def settings(summary: Mapping[str, Any]) -> str:
@@ -86,12 +95,14 @@ def headline(summary: Mapping[str, Any]) -> str:
             f"Nothing can be said about {name}: none of {summary['inputs']['test']} test utterances could be judged."
         )
     count = f"{entry['n']} unseen utterance{'s' if entry['n'] != 1 else ''}"
+    target = summary["configuration"].get("target")
+    of = f" of {target['name']}" if target else ""
     if worst == 0:
-        sentence = f"No attacker raised {name} by more than {tau} at the speech's expense on any of {count}."
+        sentence = f"No attacker{of} raised {name} by more than {tau} at the speech's expense on any of {count}."
     else:
         sentence = (
-            f"An optimiser raised {name} by more than {tau} on {percent(worst)} of {count} "
-            "while the panel found the speech worse, not better."
+            f"An {'attacker' if target else 'optimiser'}{of} raised {name} by more than {tau} on {percent(worst)} of "
+            f"{count} while the panel found the speech worse, not better."
         )
     return f"At a first look, {sentence[0].lower()}{sentence[1:]}" if first_look(settings) else sentence
 
@@ -174,6 +185,17 @@ def unjudged(rows: Sequence[Mapping[str, Any]]) -> list[dict[str, Any]]:
         }
         for (utterance, status, reason), names in found.items()
     ]
+
+
+def plain(value: Any) -> Any:
+    """The same with JSON's own types: numbers that are not finite become None, tuples and arrays lists."""
+    if isinstance(value, Mapping):
+        return {str(k): plain(v) for k, v in value.items()}
+    if hasattr(value, "tolist"):
+        return plain(value.tolist())
+    if isinstance(value, list | tuple):
+        return [plain(v) for v in value]
+    return None if isinstance(value, float) and not math.isfinite(value) else value
 
 
 def number(value: float | int | None, fmt: str) -> str:

@@ -210,6 +210,14 @@ def summary(rows: Sequence[Mapping[str, Any]], tau: float, rules: Mapping[str, d
     return _summary(_columns(rows, rules), tau, rules)
 
 
+def judgements(
+    rows: Sequence[Mapping[str, Any]], tau: float, rules: Mapping[str, detect.Rule]
+) -> tuple[np.ndarray, np.ndarray]:
+    """Which rows are judged and which are hacks, both ``[R]`` bool. Errors as in :func:`per_attacker`."""
+    found = _verdicts(_columns(rows, rules), tau, rules)
+    return found.judged, found.hack
+
+
 def tau_sweep(
     rows: Sequence[Mapping[str, Any]], taus: Iterable[float], rules: Mapping[str, detect.Rule]
 ) -> list[dict[str, Any]]:

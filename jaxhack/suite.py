@@ -1,0 +1,134 @@
+"""Many audits of one predictor: every attacker in every space, and the worst case over all of them."""
+
+import os
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import asdict
+from pathlib import Path
+from typing import Any, NamedTuple
+
+from jaxhack import attackers as attacking
+from jaxhack import auditing, inputs, registry, run
+from jaxhack import spaces as perturbing
+from jaxhack.attack import refusal
+from jaxhack.report import suite as report
+from jaxhack.settings import DEFAULT_CODEC, DEFAULT_PREDICTOR, Settings
+from jaxhack.types import Codec, Predictor
+
+
+class Leg(NamedTuple):
+    """One audit of a suite: a kind of attacker in one space at one budget."""
+
+    name: str  # its folder, "waveform/pgd" or "latent-0.3/grpo"
+    settings: Settings
+
+
+def suite(
+    paths: Sequence[str | Path] | None = None,
+    *,
+    predictor: str | os.PathLike[str] | Callable | Predictor = DEFAULT_PREDICTOR,
+    codec: str | Codec = DEFAULT_CODEC,
+    spaces: Iterable[str] | str = "all",
+    attackers: Iterable[str] | str = "all",
+    epsilons: Sequence[float] = (),
+    models: str | os.PathLike[str] | None = None,
+    sample_rate: int | None = None,
+    out: str | Path,
+    train_paths: Sequence[str | Path] = (),
+    test_paths: Sequence[str | Path] = (),
+    resume: bool = False,
+    overwrite: bool = False,
+    observe: auditing.Observer = lambda *_: None,
+    profile: str | None = None,
+    options: Mapping[str, Mapping[str, Any]] | None = None,
+    **settings: Any,
+) -> dict[str, Any]:
+    """Audits a predictor by many kinds of attacker in many spaces; each audit has a folder of its own in `out`.
+
+    An attacker that cannot work in a space, or not on this predictor, is left out there; the summary says why. With
+    several budgets the test utterances are parted by speaker: on the validation half the largest budget is chosen,
+    space by space, at which the panel does not call most random actions worse
+    (:func:`jaxhack.stats.choose_epsilon`), and the headline is of the other half at that budget.
+
+    Args:
+      paths: as all that is not named here, as :func:`jaxhack.audit` takes it.
+      spaces: kinds, of :data:`jaxhack.spaces.KINDS`; "all": every one.
+      attackers: kinds, of :data:`jaxhack.attackers.KINDS`; "all": every one.
+      epsilons: budgets, in each space's own unit; none: each space's default.
+      options: attacker -> its further options.
+
+    Returns:
+      The summary, as in ``summary.json``: what :func:`jaxhack.stats.worst_case` makes of the audits, and what was
+      left out.
+
+    Raises:
+      ValueError: as :func:`jaxhack.audit`; or nothing is left to run.
+    """
+    demo = paths is None and not (train_paths or test_paths)
+    profile = profile or ("quick" if demo else "paper")
+    options = dict(options or {})
+    _names("attacker", options, attacking.KINDS)
+    plan = [
+        Leg(
+            f"{space}{f'-{epsilon:g}' if epsilon is not None else ''}/{attacker}",
+            Settings.of(
+                profile,
+                space=space,
+                attacker=attacker,
+                epsilon=epsilon,
+                options=dict(options.get(attacker, {})),
+                **settings,
+            ),
+        )
+        for space in _names("space", spaces, perturbing.KINDS)
+        for epsilon in (epsilons or (None,))
+        for attacker in _names("attacker", attackers, attacking.KINDS)
+    ]
+    training, test, _ = auditing.choose(
+        [inputs.DEMO] if demo else paths or (), train_paths, test_paths, plan[0].settings
+    )
+    loaded = {
+        kind: auditing.load(predictor, codec, kind, models=models, sample_rate=sample_rate)
+        for kind in dict.fromkeys(leg.settings.space for leg in plan)
+    }
+    refused = {
+        leg.name: refusal(auditing.set_up(*loaded[leg.settings.space], leg.settings, len(test))) for leg in plan
+    }
+    left = [leg for leg in plan if not refused[leg.name]]
+    if not left:
+        raise ValueError(next(reason for reason in refused.values() if reason))
+    validation = [u.id for u in inputs.split(test, seed=settings.get("seed", 0))[0]] if len(epsilons) > 1 else []
+    out = Path(out)
+    with run.alone(out):
+        record = {
+            "predictor": loaded[left[0].settings.space][0].name,
+            "legs": {leg.name: asdict(leg.settings) for leg in left},
+            "left_out": {name: reason for name, reason in refused.items() if reason},
+            "validation": validation,
+            "demo": any(inputs.is_demo(u) for u in (*training, *test)),
+        }
+        run.open_run(out, record, resume=resume, overwrite=overwrite)
+        for leg in left:
+            chosen, chain = loaded[leg.settings.space]
+            folder = out / leg.name
+            auditing.audit(
+                paths,
+                predictor=chosen,
+                codec=chain or DEFAULT_CODEC,
+                out=folder,
+                train_paths=train_paths,
+                test_paths=test_paths,
+                resume=(folder / run.RECORD).exists(),
+                observe=observe,
+                **asdict(leg.settings),
+            )
+        return report.make(out)
+
+
+def _names(what: str, given: Iterable[str] | str, known: Iterable[str]) -> list[str]:
+    if given == "all":
+        return list(known)
+    names = list(dict.fromkeys([given] if isinstance(given, str) else given))
+    for name in names:
+        if name not in known:
+            raise ValueError(registry.unknown(what, name, known))
+    return names
