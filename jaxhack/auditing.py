@@ -22,8 +22,6 @@ from jaxhack.types import Codec, Predictor, PyTree, Space
 
 Observer = Callable[[str, int, int, dict[str, Any]], None]  # stage, done, total, figures to show
 
-# Which recordings decide what; "none": it was settled before any was read.
-DECIDED = {"attackers": "train", "statistics": "train", "epsilon": "none", "tau": "none", "rates": "test"}
 WAVEFORM_RATE = 16000  # Hz, of a space without a codec where the predictor takes any rate
 STATISTICS_CLIPS = 512  # training clips, spread over the set, that the latent's statistics are taken from
 
@@ -180,7 +178,11 @@ def recorded(
         },
         "panel": {name: rule._asdict() for name, rule in rules(setup.panel).items()},
         "queries": asked._asdict(),
-        "decided": DECIDED,
+        "decided": {  # which recordings decided what
+            "train": [*(["attackers"] if setup.trained else []), *(["statistics"] if setup.codec else [])],
+            "test": ["rates"],
+            "none": ["epsilon", "tau"],
+        },
         "demo": any(inputs.is_demo(u) for u in (*training, *test)),
         "recordings": inputs.fingerprint([*training, *test]),
         "train": [u.id for u in training],

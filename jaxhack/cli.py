@@ -322,7 +322,7 @@ def transfer(given, predictors, attacked, models, out, resume, overwrite) -> Non
     console.print(transferring.table(lines))
     warned = sum(line["warnings"] for line in lines if line["transferred"])
     if warned:
-        _print_warnings(console, [f"{warned} in all, in the reports."])
+        console.print(f"{warned} warnings: see the report in each folder.", highlight=False, style="yellow")
     console.print(f"Table: {Path(out) / transferring.TABLE}", markup=False, highlight=False, soft_wrap=True)
 
 

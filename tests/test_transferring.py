@@ -12,7 +12,7 @@ import toys
 from click.testing import CliRunner
 
 import jaxhack as jh
-from jaxhack import audio, registry, rows, run, spaces
+from jaxhack import audio, examples, registry, rows, run, spaces
 from jaxhack.cli import main
 
 pytestmark = [pytest.mark.standard_promotion, pytest.mark.quick_compilation]
@@ -40,6 +40,17 @@ def clips(tmp_path_factory) -> Path:
     names = sorted(path.name for path in folder.iterdir())
     (folder / "manifest.csv").write_text("file,speaker\n" + "".join(f"{n},{n[0]}\n" for n in names))
     return folder
+
+
+@pytest.fixture
+def no_examples(monkeypatch):
+    """Spares what renders listening examples, which `moved` has."""
+
+    def write(setup, weights, states, test, folder):
+        (folder / "examples").mkdir(exist_ok=True)
+        run.write_json(folder / "examples" / "examples.json", [])
+
+    monkeypatch.setattr(examples, "write", write)
 
 
 @pytest.fixture(scope="module")
@@ -95,15 +106,12 @@ def test_the_matrix(trained, moved):
     assert summary["weights"] == {"toy.bin": "0" * 64}
     page = " ".join((out / "trained@other" / "report.html").read_text().split())
     assert "trained to raise toy for 4 steps" in page and "other took no part in that" in page
-    assert (
-        "Best of" in page
-        and "random@toy" in page
-        and "attacker of toy raised other" in page.lower().replace("no ", "")
-    )
+    assert "random directions for toy" in page and "random@toy" in page and "of toy raised other by more" in page
+    assert "Decided by the training half: attackers, statistics; by the test half: rates;" in page
     assert jh.report.make(out / "trained@other") == summary
 
 
-def test_other_recordings_are_told_from_the_training_ones(clips, trained, tmp_path):
+def test_other_recordings_are_told_from_the_training_ones(clips, trained, tmp_path, no_examples):
     record = json.loads((trained / "run.json").read_text())["record"]
     (tmp_path / "new").mkdir()
     shutil.copy(clips / record["train"][0], tmp_path / "new" / "copy.wav")
@@ -121,9 +129,9 @@ def test_other_recordings_are_told_from_the_training_ones(clips, trained, tmp_pa
     assert again == [line]
 
 
-def test_an_attacker_that_searches_on_the_spot_attacks_the_first_predictor_again(clips, tmp_path):
+def test_an_attacker_that_searches_on_the_spot_attacks_the_first_predictor_again(clips, tmp_path, no_examples):
     source = tmp_path / "pgd"
-    settings = SETTINGS | {"seeds": 1, "attacker": "pgd", "space": "waveform", "options": {"steps": 3}}
+    settings = SETTINGS | {"seeds": 1, "attacker": "pgd", "space": "waveform", "options": {"steps": 1}}
     jh.audit([clips], predictor=toys.predictor(), out=source, **settings)
     jh.transfer([source], predictors=[other()], out=tmp_path / "out")  # found again by its name
     before, after = (rows.read(p / "rows.parquet") for p in (source, tmp_path / "out" / "pgd@other"))
@@ -162,7 +170,7 @@ def test_what_cannot_be_transferred_is_refused_in_one_sentence(trained, moved, c
     assert "before runs kept what a transfer needs (statistics.npz)" in refused([copy], out=out)
     shutil.copy(trained / "statistics.npz", copy)
     shutil.rmtree(copy / "checkpoints" / "4")
-    assert "trained for 2 of 4 steps" in refused([copy], out=out) or "of 4 steps" in refused([copy], out=out)
+    assert "trained for 0 of 4 steps" in refused([copy], out=out)
     shutil.rmtree(copy / "checkpoints")
     assert "holds no attackers" in refused([copy], out=out)
     (copy / "summary.json").unlink()
