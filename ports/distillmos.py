@@ -14,7 +14,6 @@ compression (magnitude to the power of 0.3) is so steep at zero that gradients o
 are finite, the original's are NaN.
 """
 
-import hashlib
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
@@ -28,6 +27,8 @@ from jax import lax
 from jaxhack.types import Array, Predictor, PyTree, Weight
 from ports.checkpoint import read_torch, strict_load
 from ports.transformer import Dense, dot, stack
+from ports.two_ways import two_ways
+from ports.weight_file import weight_file
 
 SAMPLE_RATE = 16_000
 SEGMENT = 122_880  # samples, 7.68 s
@@ -72,9 +73,8 @@ def distillmos(paths: Mapping[str, Path], *, dtype: Any = jnp.float32) -> Predic
         ValueError: no such file, not this model's weights, down to a tensor's name; or a value is not finite.
     """
     file = DISTILLMOS_WEIGHTS[0].file
-    if file not in paths:
-        raise ValueError(f"needs the weight file {file!r}; got {sorted(paths)}.")
-    path, net = Path(paths[file]), DistillMos(dtype)
+    path, digest = weight_file("distillmos", file, paths)
+    net = DistillMos(dtype)
 
     def heads(params: PyTree, wav: Array, length: Array) -> Array:
         return _score(net, params, wav, jnp.asarray(length, jnp.int32))[None]
@@ -88,7 +88,7 @@ def distillmos(paths: Mapping[str, Path], *, dtype: Any = jnp.float32) -> Predic
         scale=(1.0, 5.0),
         differentiable=True,
         min_samples=MIN_SAMPLES,
-        weights={file: hashlib.sha256(path.read_bytes()).hexdigest()},
+        weights={file: digest},
     )
 
 
@@ -169,7 +169,7 @@ def compressed_spectrum(segment: Array) -> Array:
 
 
 class Conv(nn.Module):
-    """A 3 × 3 convolution of [H, W, C], padded along W alone, as three matrix products: one for each row of taps."""
+    """A 3 × 3 convolution of [H, W, C], padded along W alone."""
 
     features: int
     down: int  # stride along H
@@ -181,11 +181,26 @@ class Conv(nn.Module):
         """Return [(H − 3) // down + 1, (W − 1) // along + 1, features]."""
         kernel = self.param("kernel", nn.initializers.lecun_normal(), (3, 3 * x.shape[2], self.features))
         bias = self.param("bias", nn.initializers.zeros, (self.features,))
+        return two_ways(self._convolution, self._products)(x, kernel) + bias
+
+    def _convolution(self, x: Array, kernel: Array) -> Array:
+        return lax.conv_general_dilated(
+            x[None].astype(self.dtype),
+            kernel.reshape(3, 3, x.shape[2], -1).astype(self.dtype),
+            (self.down, self.along),
+            ((0, 0), (1, 1)),
+            dimension_numbers=("NHWC", "HWIO", "NHWC"),
+            precision=lax.Precision.HIGHEST,
+            preferred_element_type=jnp.float32,
+        )[0]
+
+    def _products(self, x: Array, kernel: Array) -> Array:
+        """Three matrix products: one for each row of taps."""
         height, width = (x.shape[0] - 3) // self.down + 1, x.shape[1]
         x = jnp.pad(x, ((0, 0), (1, 1), (0, 0)))
         x = jnp.concatenate([x[:, j : j + width : self.along] for j in range(3)], axis=-1)
         rows = [x[i : i + self.down * (height - 1) + 1 : self.down] for i in range(3)]
-        return jnp.asarray(sum(dot(row, kernel[i], self.dtype) for i, row in enumerate(rows))) + bias
+        return jnp.asarray(sum(dot(row, kernel[i], self.dtype) for i, row in enumerate(rows)))
 
 
 # Loading

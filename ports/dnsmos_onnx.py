@@ -1,6 +1,5 @@
 """DNSMOS and P.808 run by onnxruntime: files and window rules of :mod:`ports.dnsmos`, no gradient."""
 
-import hashlib
 from collections.abc import Callable, Mapping
 from pathlib import Path
 
@@ -19,8 +18,8 @@ from ports.dnsmos import (
     STEP,
     WINDOW,
     counted_windows,
-    find,
 )
+from ports.weight_file import weight_file
 
 
 def _mean_score(clip: np.ndarray, judge: Callable[[np.ndarray], np.ndarray]) -> np.ndarray:
@@ -35,7 +34,7 @@ def _mean_score(clip: np.ndarray, judge: Callable[[np.ndarray], np.ndarray]) -> 
 
 
 def _black_box(
-    name: str, head_names: tuple[str, ...], path: Path, judge: Callable[[np.ndarray], np.ndarray]
+    name: str, head_names: tuple[str, ...], weights: Mapping[str, str], judge: Callable[[np.ndarray], np.ndarray]
 ) -> Predictor:
     return host_predictor(
         name,
@@ -43,13 +42,14 @@ def _black_box(
         sample_rate=SAMPLE_RATE,
         head_names=head_names,
         min_samples=MIN_SAMPLES,
-        weights={path.name: hashlib.sha256(path.read_bytes()).hexdigest()},
+        weights=weights,
     )
 
 
 def dnsmos_onnx(paths: Mapping[str, Path]) -> Predictor:
     """DNSMOS P.835 as a black box: heads (ovrl, sig, bak); as :func:`ports.dnsmos.dnsmos`."""
-    path = find(paths, DNSMOS_WEIGHTS[0])
+    file = DNSMOS_WEIGHTS[0].file
+    path, digest = weight_file("dnsmos-onnx", file, paths)
     session = open_session(path)
     a, b, c = np.asarray(CALIBRATION).T
 
@@ -57,12 +57,13 @@ def dnsmos_onnx(paths: Mapping[str, Path]) -> Predictor:
         raw = session.run(None, {"input_1": window[None]})[0][0][[2, 0, 1]]  # the graph's: sig, bak, ovr
         return (a * raw + b) * raw + c
 
-    return _black_box("dnsmos-onnx", ("ovrl", "sig", "bak"), path, judge)
+    return _black_box("dnsmos-onnx", ("ovrl", "sig", "bak"), {file: digest}, judge)
 
 
 def dnsmos_p808_onnx(paths: Mapping[str, Path]) -> Predictor:
     """DNSMOS P.808 as a black box: one head, p808; as :func:`ports.dnsmos.dnsmos_p808`."""
-    path = find(paths, DNSMOS_P808_WEIGHTS[0])
+    file = DNSMOS_P808_WEIGHTS[0].file
+    path, digest = weight_file("dnsmos-p808-onnx", file, paths)
     session = open_session(path)
 
     def judge(window: np.ndarray) -> np.ndarray:
@@ -72,4 +73,4 @@ def dnsmos_p808_onnx(paths: Mapping[str, Path]) -> Predictor:
         level = librosa.power_to_db(mel, ref=np.max)
         return session.run(None, {"input_1": ((level.T + 40) / 40)[None].astype(np.float32)})[0][0]
 
-    return _black_box("dnsmos-p808-onnx", ("p808",), path, judge)
+    return _black_box("dnsmos-p808-onnx", ("p808",), {file: digest}, judge)

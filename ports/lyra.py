@@ -13,7 +13,6 @@ shifted additions are much faster than XLA's convolutions on a CPU, and so are t
 """
 
 import functools
-import hashlib
 import re
 from collections.abc import Mapping
 from pathlib import Path
@@ -28,6 +27,8 @@ from jax import lax
 from jaxhack.types import Array, Codec, Weight
 from ports.latents import check_latent, check_stages, check_wav, straight_through
 from ports.tflite_weights import Operator, read_tflite
+from ports.transformer import dot
+from ports.weight_file import weight_file
 
 HOP = 320  # samples
 CHANNELS = 64
@@ -57,11 +58,14 @@ LYRA_WEIGHTS: tuple[Weight, ...] = tuple(
 )
 
 
-def lyra(paths: Mapping[str, Path]) -> Codec:
+def lyra(paths: Mapping[str, Path], *, dtype: Any = jnp.float32) -> Codec:
     """The codec with the published weights.
 
     Args:
       paths: file name -> path of the three files that ``LYRA_WEIGHTS`` lists.
+      dtype: of the products' factors in encoder and decoder; sums, depthwise convolutions and the quantiser are
+        float32. On speech ``jnp.bfloat16`` moves the latent by up to 4.1 % (RMS), the audio of one latent by −36 dB,
+        and 5 to 14 % of the codes of 16 stages.
 
     Returns:
       A codec of 16 kHz, 320 samples a frame and 64 channels, whose latent is the encoder's continuous output.
@@ -70,13 +74,11 @@ def lyra(paths: Mapping[str, Path]) -> Codec:
     Raises:
       ValueError: a file is missing, damaged, or not what the architecture expects, down to a tensor's name.
     """
-    for file in _FILES:
-        if file not in paths:
-            raise ValueError(f"Lyra needs the file {file}, and paths names only {sorted(paths)}.")
+    found = {file: weight_file("lyra", file, paths) for file in _FILES}
     params = {
-        "encoder": _load(paths["soundstream_encoder.tflite"], Encoder(), (HOP,)),
-        "decoder": _load(paths["lyragan.tflite"], Decoder(), (1, CHANNELS)),
-        "codebooks": _load_codebooks(paths["quantizer.tflite"]),
+        "encoder": _load(found["soundstream_encoder.tflite"][0], Encoder(), (HOP,)),
+        "decoder": _load(found["lyragan.tflite"][0], Decoder(), (1, CHANNELS)),
+        "codebooks": _load_codebooks(found["quantizer.tflite"][0]),
     }
     return Codec(
         name="lyra",
@@ -84,25 +86,26 @@ def lyra(paths: Mapping[str, Path]) -> Codec:
         hop=HOP,
         channels=CHANNELS,
         params=params,
-        encode=encode,
-        decode=decode,
+        encode=functools.partial(encode, dtype=dtype),
+        decode=functools.partial(decode, dtype=dtype),
         delay=0,
         quantise=quantise,
         stages=STAGES,
-        weights={file: hashlib.sha256(Path(paths[file]).read_bytes()).hexdigest() for file in _FILES},
+        weights={file: digest for file, (_, digest) in found.items()},
     )
 
 
-def encode(params: Any, wav: Array) -> Array:
+def encode(params: Any, wav: Array, *, dtype: Any = jnp.float32) -> Array:
     """``wav [T]`` float32, −1..1, 16 kHz -> latent ``[ceil(T / 320), 64]``; differentiable."""
     check_wav(wav)
-    return jnp.asarray(Encoder().apply({"params": params["encoder"]}, jnp.pad(wav, (0, -wav.shape[0] % HOP))))
+    wav = jnp.pad(wav, (0, -wav.shape[0] % HOP))
+    return jnp.asarray(Encoder(dtype).apply({"params": params["encoder"]}, wav))
 
 
-def decode(params: Any, z: Array) -> Array:
+def decode(params: Any, z: Array, *, dtype: Any = jnp.float32) -> Array:
     """Latent ``z [N, 64]`` float32 -> waveform ``[N · 320]``, not clipped; differentiable."""
     check_latent("decode", z, CHANNELS)
-    return jnp.asarray(Decoder().apply({"params": params["decoder"]}, z))
+    return jnp.asarray(Decoder(dtype).apply({"params": params["decoder"]}, z))
 
 
 def codes(params: Any, z: Array, stages: int) -> Array:
@@ -146,10 +149,6 @@ def _leaky(x: Array) -> Array:
 _kernel_init = nn.initializers.normal(0.05)
 
 
-def _dot(x: Array, w: Array) -> Array:
-    return jnp.matmul(x, w, precision=lax.Precision.HIGHEST)
-
-
 class Down(nn.Module):
     """Causal convolution ``[N, C] -> [N / stride, features]``, kernel ``taps · stride`` long, in groups."""
 
@@ -157,6 +156,7 @@ class Down(nn.Module):
     taps: int = 1
     stride: int = 1
     groups: int = 1
+    dtype: Any = jnp.float32
 
     @nn.compact
     def __call__(self, x: Array) -> Array:
@@ -170,7 +170,7 @@ class Down(nn.Module):
             frames = x[:, group * size : (group + 1) * size].reshape(n, width)
             past = jnp.pad(frames, ((self.taps - 1, 0), (0, 0)))
             window = jnp.concatenate([past[tap : tap + n] for tap in range(self.taps)], axis=1)
-            parts.append(_dot(window, kernel[group].reshape(self.taps * width, out)))
+            parts.append(dot(window, kernel[group].reshape(self.taps * width, out), self.dtype))
         return jnp.concatenate(parts, axis=1) + bias
 
 
@@ -180,6 +180,7 @@ class Up(nn.Module):
     features: int
     taps: int
     stride: int
+    dtype: Any = jnp.float32
 
     @nn.compact
     def __call__(self, x: Array) -> Array:
@@ -188,7 +189,7 @@ class Up(nn.Module):
         kernel = self.param("kernel", _kernel_init, (self.taps, x.shape[1], width))
         bias = self.param("bias", nn.initializers.zeros, (self.features,))
         # One product for all taps; then each tap's share moves on by as many frames.
-        shares = _dot(x, kernel.transpose(1, 0, 2).reshape(x.shape[1], self.taps * width))
+        shares = dot(x, kernel.transpose(1, 0, 2).reshape(x.shape[1], self.taps * width), self.dtype)
         past = jnp.pad(shares, ((self.taps - 1, 0), (0, 0)))
         late = [past[self.taps - 1 - tap :][:n, tap * width : (tap + 1) * width] for tap in range(self.taps)]
         return functools.reduce(jnp.add, late).reshape(n * self.stride, self.features) + bias
@@ -209,48 +210,54 @@ class Depthwise(nn.Module):
         return past[:n] * kernel[0] + past[d : d + n] * kernel[1] + x * kernel[2] + bias
 
 
-def _residuals(x: Array, scope: str) -> Array:
+def _residuals(x: Array, scope: str, dtype: Any) -> Array:
     """Three residual units over ``[N, C]``; the last product of each works in groups of 64 channels."""
     size = x.shape[1]
     for unit in range(3):
         name = f"{scope}.resnet_{unit}"
         h = Depthwise(3**unit, name=f"{name}adepthwise_conv")(_leaky(x))
-        h = Down(size, name=f"{name}apointwise_conv")(h)
-        x = x + Down(size, groups=size // 64, name=f"{name}bconv")(_leaky(h))
+        h = Down(size, dtype=dtype, name=f"{name}apointwise_conv")(h)
+        x = x + Down(size, groups=size // 64, dtype=dtype, name=f"{name}bconv")(_leaky(h))
     return x
 
 
 class Encoder(nn.Module):
     """Waveform ``[N · 320]`` -> latent ``[N, 64]``."""
 
+    dtype: Any = jnp.float32
+
     @nn.compact
     def __call__(self, wav: Array) -> Array:
         """See the class."""
-        x = Down(64, taps=4, stride=16, name="first_layerconv")(wav[:, None])
-        x = _residuals(x, "encoder_0")
-        x = Down(128, taps=2, stride=5, name="encoder_0.simpleconv")(_leaky(x))
-        x = _residuals(x, "encoder_1")
-        x = Down(256, taps=2, stride=2, groups=2, name="encoder_1.simpleconv")(_leaky(x))
-        x = _residuals(x, "encoder_2")
-        x = Down(512, taps=2, stride=2, groups=4, name="encoder_2.simpleconv")(_leaky(x))
-        return Down(CHANNELS, taps=3, groups=4, name="bottleneck_1.simpleconv")(_leaky(x))
+        down = functools.partial(Down, dtype=self.dtype)
+        x = down(64, taps=4, stride=16, name="first_layerconv")(wav[:, None])
+        x = _residuals(x, "encoder_0", self.dtype)
+        x = down(128, taps=2, stride=5, name="encoder_0.simpleconv")(_leaky(x))
+        x = _residuals(x, "encoder_1", self.dtype)
+        x = down(256, taps=2, stride=2, groups=2, name="encoder_1.simpleconv")(_leaky(x))
+        x = _residuals(x, "encoder_2", self.dtype)
+        x = down(512, taps=2, stride=2, groups=4, name="encoder_2.simpleconv")(_leaky(x))
+        return down(CHANNELS, taps=3, groups=4, name="bottleneck_1.simpleconv")(_leaky(x))
 
 
 class Decoder(nn.Module):
     """Latent ``[N, 64]`` -> waveform ``[N · 320]``."""
 
+    dtype: Any = jnp.float32
+
     @nn.compact
     def __call__(self, z: Array) -> Array:
         """See the class."""
-        x = Down(512, taps=3, groups=4, name="bottleneck_2.simpleconv")(z)
+        up = functools.partial(Up, dtype=self.dtype)
+        x = Down(512, taps=3, groups=4, dtype=self.dtype, name="bottleneck_2.simpleconv")(z)
         for stage, groups in enumerate((4, 2)):
             parts = jnp.split(_leaky(x), groups, axis=1)
-            ups = [Up(64, taps=2, stride=2, name=f"decoder_{stage}.simple_g{g}") for g in range(groups)]
-            x = jnp.concatenate([up(part) for up, part in zip(ups, parts, strict=True)], axis=1)
-            x = _residuals(x, f"decoder_{stage}")
-        x = Up(64, taps=2, stride=5, name="decoder_2.simple")(_leaky(x))
-        x = _residuals(x, "decoder_2")
-        return Up(1, taps=4, stride=16, name="last_layer")(_leaky(x))[:, 0]
+            ups = [up(64, taps=2, stride=2, name=f"decoder_{stage}.simple_g{g}") for g in range(groups)]
+            x = jnp.concatenate([each(part) for each, part in zip(ups, parts, strict=True)], axis=1)
+            x = _residuals(x, f"decoder_{stage}", self.dtype)
+        x = up(64, taps=2, stride=5, name="decoder_2.simple")(_leaky(x))
+        x = _residuals(x, "decoder_2", self.dtype)
+        return up(1, taps=4, stride=16, name="last_layer")(_leaky(x))[:, 0]
 
 
 # --- weights ---

@@ -14,7 +14,6 @@ Architecture, training and data are the project's own: ``experiments/train_mini_
 """
 
 import functools
-import hashlib
 import math
 from collections.abc import Mapping
 from pathlib import Path
@@ -29,6 +28,8 @@ from jax import lax
 
 from jaxhack.types import Array, Codec, Weight
 from ports.latents import check_latent, check_stages, check_wav, leaves, straight_through
+from ports.transformer import Dense
+from ports.weight_file import weight_file
 
 HOP = 320  # samples a frame, 20 ms
 WINDOW = 640  # samples, of MDCT and of the short-time Fourier transforms
@@ -55,11 +56,14 @@ MINI_WEIGHTS: tuple[Weight, ...] = (
 )
 
 
-def mini(paths: Mapping[str, Path]) -> Codec:
+def mini(paths: Mapping[str, Path], *, dtype: Any = jnp.float32) -> Codec:
     """The codec with the weights that the package ships.
 
     Args:
       paths: file name -> path of the file that ``MINI_WEIGHTS`` lists.
+      dtype: of the products' factors in encoder and decoder; sums, norms, transforms, depthwise convolutions and the
+        quantiser are float32. On speech ``jnp.bfloat16`` moves the latent by up to 0.23 % (RMS) and the audio of one
+        latent by −54 dB.
 
     Returns:
       A codec of 16 kHz, 320 samples a frame and 64 unbounded channels of about unit variance on speech.
@@ -68,22 +72,23 @@ def mini(paths: Mapping[str, Path]) -> Codec:
       ValueError: the file is missing, damaged, or not what the architecture expects, down to a tensor's name.
     """
     (weight,) = MINI_WEIGHTS
-    if weight.file not in paths:
-        raise ValueError(f"mini needs the file {weight.file}, and paths names only {sorted(paths)}.")
-    path = Path(paths[weight.file])
-    return codec(unpack(path), {weight.file: hashlib.sha256(path.read_bytes()).hexdigest()})
+    path, digest = weight_file("mini", weight.file, paths)
+    return codec(unpack(path), {weight.file: digest}, dtype=dtype)
 
 
-def codec(params: Any, weights: Mapping[str, str] | None = None) -> Codec:
-    """The codec with any parameters, such as those of a training; `weights`: file name -> SHA-256."""
+def codec(params: Any, weights: Mapping[str, str] | None = None, *, dtype: Any = jnp.float32) -> Codec:
+    """The codec with any parameters, such as those of a training.
+
+    `weights`: file name -> SHA-256; `dtype` as in :func:`mini`.
+    """
     return Codec(
         name="mini",
         sample_rate=16000,
         hop=HOP,
         channels=CHANNELS,
         params=params,
-        encode=encode,
-        decode=decode,
+        encode=functools.partial(encode, dtype=dtype),
+        decode=functools.partial(decode, dtype=dtype),
         delay=0,
         quantise=quantise,
         stages=STAGES,
@@ -91,16 +96,17 @@ def codec(params: Any, weights: Mapping[str, str] | None = None) -> Codec:
     )
 
 
-def encode(params: Any, wav: Array) -> Array:
+def encode(params: Any, wav: Array, *, dtype: Any = jnp.float32) -> Array:
     """``wav [T]`` float32, −1..1, 16 kHz -> latent ``[ceil(T / 320), 64]``; differentiable."""
     check_wav(wav)
-    return jnp.asarray(Encoder().apply({"params": params["encoder"]}, jnp.pad(wav, (0, -wav.shape[0] % HOP))))
+    wav = jnp.pad(wav, (0, -wav.shape[0] % HOP))
+    return jnp.asarray(Encoder(dtype=dtype).apply({"params": params["encoder"]}, wav))
 
 
-def decode(params: Any, z: Array) -> Array:
+def decode(params: Any, z: Array, *, dtype: Any = jnp.float32) -> Array:
     """Latent ``z [N, 64]`` float32 -> waveform ``[N · 320]``, not clipped; differentiable."""
     check_latent("decode", z, CHANNELS)
-    return jnp.asarray(Decoder().apply({"params": params["decoder"]}, z))
+    return jnp.asarray(Decoder(dtype=dtype).apply({"params": params["decoder"]}, z))
 
 
 def quantise(params: Any, z: Array, stages: int) -> Array:
@@ -181,12 +187,14 @@ class Depthwise(nn.Module):
 class Block(nn.Module):
     """ConvNeXt block over ``[N, C]``: depthwise convolution, layer norm, two products with three times the width."""
 
+    dtype: Any = jnp.float32
+
     @nn.compact
     def __call__(self, x: Array) -> Array:
         """See the class."""
         h = nn.LayerNorm(name="norm")(Depthwise(name="depthwise")(x))
-        h = nn.gelu(nn.Dense(3 * x.shape[1], name="wide")(h))
-        return x + nn.Dense(x.shape[1], kernel_init=nn.initializers.normal(0.02), name="narrow")(h)
+        h = nn.gelu(Dense(3 * x.shape[1], self.dtype, name="wide")(h))
+        return x + Dense(x.shape[1], self.dtype, kernel_init=nn.initializers.normal(0.02), name="narrow")(h)
 
 
 class Encoder(nn.Module):
@@ -194,6 +202,7 @@ class Encoder(nn.Module):
 
     width: int = 160
     blocks: int = 3
+    dtype: Any = jnp.float32
 
     @nn.compact
     def __call__(self, wav: Array) -> Array:
@@ -203,10 +212,10 @@ class Encoder(nn.Module):
         spectrum = jnp.fft.rfft(_frames(wav, STEP) * _SINE)
         power = jnp.square(spectrum.real) + jnp.square(spectrum.imag)
         x = 0.25 * jnp.log(power + 1e-6).reshape(-1, 2 * BINS)  # two frames of 10 ms a row
-        x = nn.LayerNorm(name="norm_in")(nn.Dense(self.width, name="in")(x))
+        x = nn.LayerNorm(name="norm_in")(Dense(self.width, self.dtype, name="in")(x))
         for i in range(self.blocks):
-            x = Block(name=f"block_{i}")(x)
-        learned = nn.Dense(LEARNED, name="out")(nn.LayerNorm(name="norm_out")(x))
+            x = Block(self.dtype, name=f"block_{i}")(x)
+        learned = Dense(LEARNED, self.dtype, name="out")(nn.LayerNorm(name="norm_out")(x))
         return jnp.concatenate([linear, learned], axis=1)
 
 
@@ -215,18 +224,19 @@ class Decoder(nn.Module):
 
     width: int = 224
     blocks: int = 4
+    dtype: Any = jnp.float32
 
     @nn.compact
     def __call__(self, z: Array) -> Array:
         """See the class."""
         deviation = self.param("deviation", nn.initializers.ones, (LINEAR,))
         linear = _overlapped(QUIET * _expanded(z[:, :LINEAR] * deviation) @ _MDCT.T, HOP)
-        x = nn.LayerNorm(name="norm_in")(nn.Dense(self.width, name="in")(z))
-        x = Block(name="slow")(x)
-        x = nn.Dense(2 * self.width, name="up")(x).reshape(-1, self.width)
+        x = nn.LayerNorm(name="norm_in")(Dense(self.width, self.dtype, name="in")(z))
+        x = Block(self.dtype, name="slow")(x)
+        x = Dense(2 * self.width, self.dtype, name="up")(x).reshape(-1, self.width)
         for i in range(self.blocks):
-            x = Block(name=f"block_{i}")(x)
-        x = nn.Dense(3 * BINS, name="out")(nn.LayerNorm(name="norm_out")(x))
+            x = Block(self.dtype, name=f"block_{i}")(x)
+        x = Dense(3 * BINS, self.dtype, name="out")(nn.LayerNorm(name="norm_out")(x))
         size, real, imag = jnp.split(x, 3, axis=1)
         scale = jnp.exp(jnp.minimum(size - 3.0, LOUDEST)) * lax.rsqrt(jnp.square(real) + jnp.square(imag) + 1e-6)
         waves = jnp.fft.irfft(lax.complex(scale * real, scale * imag)) * _SINE

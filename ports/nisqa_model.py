@@ -11,7 +11,7 @@ C channels. Feature maps are laid out [H, W, N, C]: shifts along H and W move la
 
 import math
 import warnings
-from typing import ClassVar
+from typing import Any, ClassVar
 
 import flax.linen as nn
 import jax
@@ -21,6 +21,7 @@ import numpy as np
 
 from jaxhack.types import Array
 from ports.lstm import Lstm
+from ports.transformer import Dense, dot
 
 N_FFT, MELS, WINDOW = 4096, 48, 15  # samples, bands, frames: the same at every rate
 
@@ -104,6 +105,7 @@ class Conv(nn.Module):
 
     features: int
     same: bool = True  # zero-pad W; H is always padded
+    dtype: Any = jnp.float32  # of the products' factors
 
     @nn.compact
     def __call__(self, x: Array) -> Array:
@@ -118,7 +120,7 @@ class Conv(nn.Module):
         above, here, below = kernel.reshape(3, -1, self.features)
         half = 0.5 * (above + below)
         a, b, c, d = (
-            jnp.concatenate([rows[:, j : j + width] for j in range(3)], axis=-1) @ matrix
+            dot(jnp.concatenate([rows[:, j : j + width] for j in range(3)], axis=-1), matrix, self.dtype)
             for rows, matrix in (
                 (row0 - row2, above),
                 (row1 + row2, half + 0.5 * here),
@@ -166,6 +168,7 @@ class Cnn(nn.Module):
     """Six convolutions over each window of a spectrogram: mel [F, 48] -> [N, H · W · 64]."""
 
     adaptive: bool  # NISQA: adaptive pooling, a window every 4 frames; NISQA-TTS: plain pooling, every frame
+    dtype: Any = jnp.float32  # of the products' factors, but those of the first convolution
 
     @nn.compact
     def __call__(self, mel: Array) -> Array:
@@ -176,13 +179,13 @@ class Cnn(nn.Module):
         maps = FirstConv(name="conv1")(jnp.pad(mel, ((0, 3), (0, 0)))[:grid])
         bias = self.param("bias1", nn.initializers.zeros, (16,))
         x = nn.relu((_columns_adaptive if self.adaptive else _columns_pairs)(*maps, windows) + bias)
-        x = Conv(32, name="conv2")(x)
+        x = Conv(32, dtype=self.dtype, name="conv2")(x)
         x = _max_columns(x, ((0, 2), (1, 3), (2, 5), (4, 6), (5, 7)) if self.adaptive else _halves(8))
-        x = Conv(64, name="conv3")(x)
-        x = Conv(64, name="conv4")(x)
+        x = Conv(64, dtype=self.dtype, name="conv3")(x)
+        x = Conv(64, dtype=self.dtype, name="conv4")(x)
         x = _max_columns(x, ((0, 2), (1, 4), (3, 5)) if self.adaptive else _halves(4))
-        x = Conv(64, name="conv5")(x)
-        x = Conv(64, same=not self.adaptive, name="conv6")(x)
+        x = Conv(64, dtype=self.dtype, name="conv5")(x)
+        x = Conv(64, not self.adaptive, self.dtype, name="conv6")(x)
         return x.transpose(2, 0, 1, 3).reshape(windows, -1)
 
 
@@ -197,6 +200,7 @@ class Nisqa(nn.Module):
     """NISQA v2.0: wav [T], length [] -> [5] MOS. Defined for lengths of 15 frames and more."""
 
     sample_rate: int  # Hz
+    dtype: Any = jnp.float32  # of the products' factors; spectrogram, norms, softmax and pooling are float32
     stride: ClassVar[int] = 4  # frames between windows
     max_windows: ClassVar[int] = 1300
 
@@ -204,11 +208,11 @@ class Nisqa(nn.Module):
     def __call__(self, wav: Array, length: Array) -> Array:
         """Score one utterance."""
         mel = log_mel(wav, length, sample_rate=self.sample_rate, fmax=20000.0)
-        x = nn.Dense(64, name="linear")(Cnn(adaptive=True, name="cnn")(mel))
+        x = Dense(64, self.dtype, name="linear")(Cnn(True, self.dtype, name="cnn")(mel))
         valid = jnp.arange(x.shape[0]) < _windows(length, self.sample_rate, self.stride)
         x = nn.LayerNorm(1e-5, name="norm")(x)
         for i in range(2):
-            x = SelfAttention(name=f"layer{i}")(x, valid)
+            x = SelfAttention(self.dtype, name=f"layer{i}")(x, valid)
         pools = nn.vmap(
             AttentionPool, in_axes=None, axis_size=5, variable_axes={"params": 0}, split_rngs={"params": True}
         )
@@ -218,14 +222,17 @@ class Nisqa(nn.Module):
 class SelfAttention(nn.Module):
     """A post-norm transformer layer with one head: x [N, 64], valid [N] bool -> [N, 64]."""
 
+    dtype: Any = jnp.float32
+
     @nn.compact
     def __call__(self, x: Array, valid: Array) -> Array:
         """Attend to the valid windows."""
-        q, k, v = jnp.split(nn.Dense(192, name="qkv")(x), 3, axis=-1)
-        attention = _softmax(q @ k.T / 8.0, valid)
-        x = nn.LayerNorm(1e-5, name="norm1")(x + nn.Dense(64, name="out")(attention @ v))
-        hidden = nn.relu(nn.Dense(64, name="linear1")(x))
-        return nn.LayerNorm(1e-5, name="norm2")(x + nn.Dense(64, name="linear2")(hidden))
+        q, k, v = jnp.split(Dense(192, self.dtype, name="qkv")(x), 3, axis=-1)
+        attention = _softmax(dot(q, k.T, self.dtype) / 8.0, valid)
+        mixed = dot(attention, v, self.dtype)
+        x = nn.LayerNorm(1e-5, name="norm1")(x + Dense(64, self.dtype, name="out")(mixed))
+        hidden = nn.relu(Dense(64, self.dtype, name="linear1")(x))
+        return nn.LayerNorm(1e-5, name="norm2")(x + Dense(64, self.dtype, name="linear2")(hidden))
 
 
 class AttentionPool(nn.Module):
@@ -242,6 +249,7 @@ class NisqaTts(nn.Module):
     """NISQA-TTS v1.0: wav [T], length [] -> [1] MOS. Defined for lengths of 15 frames and more."""
 
     sample_rate: int  # Hz
+    dtype: Any = jnp.float32  # of the products' factors; spectrogram, norms, softmax and pooling are float32
     stride: ClassVar[int] = 1
     max_windows: ClassVar[int] = 6000
 
@@ -249,11 +257,11 @@ class NisqaTts(nn.Module):
     def __call__(self, wav: Array, length: Array) -> Array:
         """Score one utterance."""
         mel = log_mel(wav, length, sample_rate=self.sample_rate, fmax=8000.0)
-        x = nn.Dense(20, name="linear")(Cnn(adaptive=False, name="cnn")(mel))
+        x = Dense(20, self.dtype, name="linear")(Cnn(False, self.dtype, name="cnn")(mel))
         valid = jnp.arange(x.shape[0]) < _windows(length, self.sample_rate, self.stride)
         ends = [
-            Lstm(128, name="forward")(x, valid)[-1],  # the windows that aren't valid repeat a state
-            Lstm(128, reverse=True, name="backward")(x, valid)[0],
+            Lstm(128, dtype=self.dtype, name="forward")(x, valid)[-1],  # the windows that aren't valid repeat a state
+            Lstm(128, True, self.dtype, name="backward")(x, valid)[0],
         ]
         return nn.Dense(1, name="pool")(jnp.concatenate(ends))
 

@@ -9,7 +9,6 @@ AECMOS, of the same package, judges an enhanced signal together with the far-end
 predictor of one waveform, and so it is not here.
 """
 
-import hashlib
 from collections.abc import Mapping
 from pathlib import Path
 
@@ -19,6 +18,7 @@ import onnx
 from jaxhack.types import Predictor, Weight
 from ports.blackbox import host_predictor, open_session
 from ports.onnx_weights import read_model
+from ports.weight_file import weight_file
 
 SAMPLE_RATE = 16_000
 WINDOW, HOP = 512, 256  # samples
@@ -52,9 +52,7 @@ def plcmos(paths: Mapping[str, Path]) -> Predictor:
         ValueError: no such file, or no ONNX model of PLCMOS.
     """
     file = PLCMOS_WEIGHTS[0].file
-    if file not in paths:
-        raise ValueError(f"expected the path of {file}, got paths of {sorted(paths) or 'nothing'}")
-    path = Path(paths[file])
+    path, digest = weight_file("plcmos", file, paths)
     session = open_session(path, _for_many_raters(path))
 
     def judge(clip: np.ndarray) -> np.ndarray:
@@ -67,7 +65,7 @@ def plcmos(paths: Mapping[str, Path]) -> Predictor:
         sample_rate=SAMPLE_RATE,
         head_names=("plcmos",),
         min_samples=MIN_SAMPLES,
-        weights={file: hashlib.sha256(path.read_bytes()).hexdigest()},
+        weights={file: digest},
     )
 
 

@@ -4,28 +4,30 @@ E. Cooper, W.-C. Huang, T. Toda, J. Yamagishi, "Generalization Ability of MOS Pr
 github.com/nii-yamagishilab/mos-finetune-ssl, whose published checkpoint is ``ckpt_w2vsmall`` in
 zenodo.org/record/6785056 (BSD-3-Clause, derived from fairseq's wav2vec 2.0, MIT).
 
-It is not in the registry: no hash of that file is public, and nothing is fetched that cannot be checked. Whoever has
-the file makes the predictor with :func:`ssl_mos` and hands it over. The checkpoint's names follow from the authors'
-code and fairseq's; the file itself was not at hand when this was written.
+No hash of that file is public, and nothing is fetched that cannot be checked: whoever has it brings it. The
+checkpoint's names follow from the authors' code and fairseq's; the file itself was not at hand when this was written.
 
 The authors' code gives the network no lengths, so in a batch its scores depend on the padding; here they are those
 of each clip alone, as the authors' inference scripts compute them. The waveform is taken as it is; the authors level
 theirs beforehand (sv56).
 """
 
-import hashlib
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
 import jax.numpy as jnp
 
-from jaxhack.types import Array, Predictor, PyTree
+from jaxhack.types import Array, Predictor, PyTree, Weight
 from ports.checkpoint import read_torch
 from ports.transformer import dot
 from ports.wav2vec2 import SAMPLE_RATE, WAV2VEC2_BASE, Config, Encoder, load, mean_over_frames, min_samples
+from ports.weight_file import weight_file
 
 FILE = "ckpt_w2vsmall"
+SSL_MOS_WEIGHTS = (
+    Weight(FILE, "ssl_mos", None, None, None, "BSD-3-Clause", "zenodo.org/record/6785056, ckpt_w2vsmall.tar.gz"),
+)
 
 
 def ssl_mos(paths: Mapping[str, Path], *, config: Config = WAV2VEC2_BASE, dtype: Any = jnp.float32) -> Predictor:
@@ -42,9 +44,8 @@ def ssl_mos(paths: Mapping[str, Path], *, config: Config = WAV2VEC2_BASE, dtype:
     Raises:
         ValueError: no such file, not this model's weights, down to a tensor's name; or a value is not finite.
     """
-    if FILE not in paths:
-        raise ValueError(f"needs the weight file {FILE!r}; got {sorted(paths)}.")
-    path, net, shortest = Path(paths[FILE]), Encoder(config, dtype), min_samples(config)
+    path, digest = weight_file("ssl-mos", FILE, paths)
+    net, shortest = Encoder(config, dtype), min_samples(config)
     shapes = {"output_layer.weight": (1, config.channels), "output_layer.bias": (1,)}
     encoder, output = load(read_torch(path), config, prefix="ssl_model.", also=shapes)
     kernel, bias = (jnp.asarray(output[name]) for name in shapes)
@@ -63,5 +64,5 @@ def ssl_mos(paths: Mapping[str, Path], *, config: Config = WAV2VEC2_BASE, dtype:
         scale=(1.0, 5.0),
         differentiable=True,
         min_samples=shortest,
-        weights={FILE: hashlib.sha256(path.read_bytes()).hexdigest()},
+        weights={FILE: digest},
     )

@@ -44,11 +44,12 @@ class Dense(nn.Module):
     features: int
     dtype: Any = jnp.float32  # of the product's factors
     biased: bool = True
+    kernel_init: Callable[..., Array] = nn.initializers.lecun_normal()
 
     @nn.compact
     def __call__(self, x: Array) -> Array:
         """See the class."""
-        kernel = self.param("kernel", nn.initializers.lecun_normal(), (x.shape[-1], self.features))
+        kernel = self.param("kernel", self.kernel_init, (x.shape[-1], self.features))
         y = dot(x, kernel, self.dtype)
         return y + self.param("bias", nn.initializers.zeros, (self.features,)) if self.biased else y
 

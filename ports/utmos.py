@@ -9,7 +9,6 @@ The original gives the network no lengths, so in a batch its scores depend on th
 clip alone. The waveform is taken as it is.
 """
 
-import hashlib
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
@@ -33,6 +32,7 @@ from ports.wav2vec2 import (
     mean_over_frames,
     min_samples,
 )
+from ports.weight_file import weight_file
 
 EMBEDDING = 128  # channels of the domain's and of the judge's
 
@@ -74,9 +74,8 @@ def utmos(
         ValueError: no such file, not this model's weights, down to a tensor's name; or a value is not finite.
     """
     file = UTMOS_WEIGHTS[0].file
-    if file not in paths:
-        raise ValueError(f"needs the weight file {file!r}; got {sorted(paths)}.")
-    path, net, shortest = Path(paths[file]), Utmos(config, hidden, projection, dtype), min_samples(config)
+    path, digest = weight_file("utmos", file, paths)
+    net, shortest = Utmos(config, hidden, projection, dtype), min_samples(config)
 
     def heads(params: PyTree, wav: Array, length: Array) -> Array:
         scores = jnp.asarray(net.apply({"params": params}, wav, length))
@@ -91,7 +90,7 @@ def utmos(
         scale=(1.0, 5.0),
         differentiable=True,
         min_samples=shortest,
-        weights={file: hashlib.sha256(path.read_bytes()).hexdigest()},
+        weights={file: digest},
     )
 
 

@@ -8,9 +8,6 @@ the terms of github.com/microsoft/unilm; none comes with this package.
 **Padding.** A padded clip gives the numbers of the clip alone. With ``conv_norm="layer"`` so do the originals when
 told the lengths; with ``"group"`` they do not: their group norm averages over the padding too, so that every frame of
 a padded clip changes. Here it averages over the frames that count. Without padding both agree.
-
-The feature extractor's kernels are at most two strides long, so each convolution is a product of frames of
-``stride`` samples and the frames after; XLA's own convolutions are slow on a CPU.
 """
 
 import functools
@@ -28,6 +25,7 @@ from jax import lax
 from jaxhack.types import Array, PyTree
 from ports.checkpoint import strict_load
 from ports.transformer import Dense, dot, layer_norm, stack
+from ports.two_ways import two_ways
 
 SAMPLE_RATE = 16_000  # Hz, of every published model
 
@@ -144,15 +142,30 @@ class StridedConv(nn.Module):
     @nn.compact
     def __call__(self, x: Array) -> Array:
         """See the class."""
-        n, channels = (x.shape[0] - self.kernel) // self.stride + 1, x.shape[1]
-        shape = (self.kernel * channels, self.features)
+        shape = (self.kernel * x.shape[1], self.features)
         kernel = self.param("kernel", nn.initializers.lecun_normal(), shape)
+        x = two_ways(self._convolution, self._products)(x, kernel)
+        return x + self.param("bias", nn.initializers.zeros, (self.features,)) if self.use_bias else x
+
+    def _convolution(self, x: Array, kernel: Array) -> Array:
+        return lax.conv_general_dilated(
+            x[None].astype(self.dtype),
+            kernel.reshape(self.kernel, x.shape[1], -1).astype(self.dtype),
+            (self.stride,),
+            "VALID",
+            dimension_numbers=("NWC", "WIO", "NWC"),
+            precision=lax.Precision.HIGHEST,
+            preferred_element_type=jnp.float32,
+        )[0]
+
+    def _products(self, x: Array, kernel: Array) -> Array:
+        """Products of frames of ``stride`` samples and the frames after."""
+        n, channels = (x.shape[0] - self.kernel) // self.stride + 1, x.shape[1]
         width, spans = self.stride * channels, -(-self.kernel // self.stride)
         rows = (n + spans - 1) * self.stride
         blocks = lax.pad(x, jnp.zeros((), x.dtype), ((0, rows - x.shape[0], 0), (0, 0, 0))).reshape(-1, width)
         parts = [kernel[i * width : (i + 1) * width] for i in range(spans)]
-        x = jnp.asarray(sum(dot(blocks[i : i + n, : len(part)], part, self.dtype) for i, part in enumerate(parts)))
-        return x + self.param("bias", nn.initializers.zeros, (self.features,)) if self.use_bias else x
+        return jnp.asarray(sum(dot(blocks[i : i + n, : len(part)], part, self.dtype) for i, part in enumerate(parts)))
 
 
 class ChannelNorm(nn.Module):
@@ -171,10 +184,7 @@ class ChannelNorm(nn.Module):
 
 
 class PositionConv(nn.Module):
-    """A convolution in groups over the ``kernel`` frames around each, zeros beyond the edges: [F, C] -> [F, C].
-
-    Eight taps are gathered before a product; all of them at once would take much memory.
-    """
+    """A convolution in groups over the ``kernel`` frames around each, zeros beyond the edges: [F, C] -> [F, C]."""
 
     kernel: int
     groups: int
@@ -183,11 +193,29 @@ class PositionConv(nn.Module):
     @nn.compact
     def __call__(self, x: Array) -> Array:
         """See the class."""
-        frames, size = x.shape[0], x.shape[1] // self.groups
+        size = x.shape[1] // self.groups
         shape = (self.groups, self.kernel * size, size)
         kernel = self.param("kernel", nn.initializers.lecun_normal(), shape)
         bias = self.param("bias", nn.initializers.zeros, (x.shape[1],))
-        taps = math.gcd(self.kernel, 8)
+        return two_ways(self._convolution, self._products)(x, kernel) + bias
+
+    def _convolution(self, x: Array, kernel: Array) -> Array:
+        size = kernel.shape[2]
+        kernel = kernel.reshape(self.groups, self.kernel, size, size).transpose(1, 2, 0, 3)
+        return lax.conv_general_dilated(
+            x[None].astype(self.dtype),
+            kernel.reshape(self.kernel, size, -1).astype(self.dtype),
+            (1,),
+            ((self.kernel // 2, (self.kernel - 1) // 2),),
+            dimension_numbers=("NWC", "WIO", "NWC"),
+            feature_group_count=self.groups,
+            precision=lax.Precision.HIGHEST,
+            preferred_element_type=jnp.float32,
+        )[0]
+
+    def _products(self, x: Array, kernel: Array) -> Array:
+        """Eight taps are gathered before a product; all of them at once would take much memory."""
+        frames, size, taps = x.shape[0], kernel.shape[2], math.gcd(self.kernel, 8)
         x = jnp.pad(x, ((self.kernel // 2, self.kernel // 2), (0, 0)))
         x = x.reshape(-1, self.groups, size).transpose(1, 0, 2)
         rows = frames + self.kernel - taps
@@ -196,7 +224,7 @@ class PositionConv(nn.Module):
             dot(gathered[:, i : i + frames], kernel[:, i * size : (i + taps) * size], self.dtype)
             for i in range(0, self.kernel, taps)
         )
-        return jnp.asarray(out).transpose(1, 0, 2).reshape(frames, -1) + bias
+        return jnp.asarray(out).transpose(1, 0, 2).reshape(frames, -1)
 
 
 def _gelu(x: Array) -> Array:

@@ -10,7 +10,8 @@ PAGE = """# How near the ports are to their originals
 Written by `pytest --parity ports/PARITY.md`, which runs the parity tests and nothing else. Each line is the largest
 error that a test found then, and the tolerance that it always asserts. Relative errors are over the largest value of
 the original. Where no published weights are at hand, both sides were given the same random ones, through the official
-names; `small` is a narrow configuration of the same architecture.
+names; `small` is a narrow configuration of the same architecture, `full size`, `base` and `large` are the published
+ones.
 
 | port | stage | largest error | tolerance | unit |
 | --- | --- | --- | --- | --- |

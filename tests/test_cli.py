@@ -2,6 +2,7 @@ import csv
 import io
 import json
 import os
+import re
 import subprocess
 import sys
 from pathlib import Path
@@ -9,6 +10,7 @@ from pathlib import Path
 import fakes
 import numpy as np
 import pytest
+import rich.console
 import soundfile
 from click.testing import CliRunner
 from fakes import delayed_codec, speechlike
@@ -140,6 +142,31 @@ def test_models_lists_what_is_here(listed):
     (listed / "fake.bin").unlink()
     row = next(line for line in run("models").stdout.splitlines() if " level " in line)
     assert "missing" in row and "jaxhack models get level" in row
+
+
+def test_what_its_user_brings(listed, clips, monkeypatch, tmp_path):
+    monkeypatch.setitem(registry.ENTRIES, "own", registry.Entry("codec", "fakes:brought", "fakes:TO_BRING", ""))
+    row = next(line for line in run("models").stdout.splitlines() if " own " in line)
+    assert "to bring" in row and "bring own.bin into DIR/own" in row and "MB" not in row
+    sentence = (
+        "own.bin cannot be fetched, as no hash of it is confirmed: get it from own v1, put it at DIR/own/own.bin"
+    )
+    assert sentence in run("models", "get", "own", status=2).stderr
+    (tmp_path / "own").mkdir()
+    args = ("reconstruct", clips, "--codec", "own", "--out", tmp_path / "out", "--models", tmp_path)
+    assert "no hash of it is confirmed" in run(*args, status=2).stderr
+    (tmp_path / "own" / "own.bin").write_bytes(b"own")
+    assert "3 of 3 done" in run(*args).stderr
+    row = next(line for line in run("models", "--models", tmp_path).stdout.splitlines() if " own " in line)
+    assert "have" in row and "bring own" not in row
+
+
+def test_models_fit_a_narrow_terminal(monkeypatch):
+    console = rich.console.Console
+    monkeypatch.setattr(rich.console, "Console", lambda width: console(width=80))
+    text = run("models").stdout
+    assert all(len(line) <= 80 for line in text.splitlines())
+    assert all(re.search(rf"│ {name} +│", text) for name in registry.names())
 
 
 def test_models_get_shows_the_licence(listed, monkeypatch):

@@ -263,3 +263,38 @@ def test_training_on_silence_is_refused(clips, tmp_path):
 def test_reports_of_edited_runs(copy, name, content, sentence):
     (copy / name).write_text(content)
     assert sentence in refused("report", copy)
+
+
+def test_several_attackers_and_spaces_are_a_suite(clips, tmp_path):
+    out = tmp_path / "out"
+    many = ["--space", "latent,waveform", "--attacker", "latent/grpo,pgd", "--option", "pgd.steps=2", "--out", out]
+    result = audit(clips, *many, status=0)
+    printed = " ".join(result.stdout.split())
+    assert "latent-toy grpo" in printed and "waveform pgd" in printed and "any space any attack" in printed
+    names = {"latent/grpo", "latent/pgd", "waveform/pgd"}
+    assert set(json.loads((out / "run.json").read_text())["record"]["legs"]) == names
+    assert all((out / name / "report.html").exists() for name in names)
+    before = (out / "summary.json").read_bytes()
+    (out / "summary.json").unlink()
+    assert run("report", out, status=0).stdout == result.stdout
+    assert (out / "summary.json").read_bytes() == before
+    assert "--resume" in refused("audit", clips, "--predictor", "toy", *TINY, *many)
+
+
+@pytest.mark.parametrize(
+    ("options", "sentence"),
+    [
+        (["--attacker", "pgd", "--option", "steps"], "--option takes NAME=VALUE"),
+        (["--attacker", "pgd", "--option", "stepps=3"], "did you mean steps"),
+        (["--attacker", "pgd,grpo", "--option", "steps=3"], "--option pgd.steps=VALUE"),
+        (["--attacker", "pgd", "--option", "steps=0"], "steps must be at least 1"),
+        (["--epsilon", "much"], "--epsilon takes numbers"),
+        (["--epsilon", "-1"], "epsilon must be a finite number ≥ 0"),
+        (["--epsilon", "0.1,nan"], "epsilon must be a finite number ≥ 0"),
+        (["--space", "toy_codec"], "Unknown space 'toy_codec'; known: latent"),
+        (["--space", "latent,wave"], "Unknown space 'wave'"),
+    ],
+)
+def test_attacks_that_cannot_be_meant(clips, tmp_path, options, sentence):
+    assert sentence in refused("audit", clips, "--predictor", "toy", *TINY, *options, "--out", tmp_path / "out")
+    assert not (tmp_path / "out" / "run.json").exists()

@@ -109,7 +109,7 @@ def test_codec(made):
 def test_codec_is_aligned(made):
     """The delay that the codec states is the lag of the best cross-correlation."""
     codec = made
-    wav = jnp.asarray(toys.speechlike(2.0, 3)) if codec.name == "toy" else _speech()
+    wav = jnp.asarray(toys.speechlike(2.0, 3)) if codec.name == "toy" else _speech(codec.sample_rate)
     out = np.asarray(jax.jit(lambda p, w: codec.decode(p, codec.encode(p, w)))(codec.params, wav))[: len(wav)]
     lags = range(-40, 41)
     inner = slice(100, len(wav) - 100)
@@ -135,9 +135,8 @@ def test_embedder(made):
     assert np.isfinite(silence).all(), "a gradient on digital silence is not finite"
 
 
-def _speech() -> jnp.ndarray:
+def _speech(rate: int) -> jnp.ndarray:
     from conftest import SHARED
 
-    return jnp.asarray(
-        jh.audio.read(SHARED / "speech" / "de_229_pv_leopard_de_test_de.flac", sample_rate=16000).wav[:32000]
-    )
+    file = SHARED / "speech" / "de_229_pv_leopard_de_test_de.flac"
+    return jnp.asarray(jh.audio.read(file, sample_rate=rate).wav[: 2 * rate])

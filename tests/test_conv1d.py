@@ -5,6 +5,7 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 import torch
+from parity import relative
 
 from ports.conv1d import conv1d, fold_weight_norm, from_torch, kept, torch_shape, transposed1d, used
 
@@ -35,6 +36,23 @@ def test_convolution(size, features, taps, stride, dilation):
     np.testing.assert_allclose(y, ty[0].T.detach(), atol=1e-5)
     np.testing.assert_allclose(by_x, tx.grad[0].T, atol=1e-5)
     np.testing.assert_allclose(by_kernel, from_torch(weight.grad.numpy()), atol=1e-4)
+
+
+@pytest.mark.parametrize(("size", "features", "stride"), [(1, 4, 1), (4, 1, 1), (3, 5, 1), (3, 5, 2)])
+def test_factors_in_bfloat16(size, features, stride):
+    """Values and both gradients are near, and float32; those of a single channel are the same."""
+    x, kernel = normal(0, 40, size), normal(1, 4, size, features)
+
+    def all_of(dtype):
+        y, back = jax.vjp(lambda x, kernel: conv1d(x, kernel, stride=stride, dtype=dtype), x, kernel)
+        return y, *back(y)
+
+    for exact, near in zip(all_of(jnp.float32), all_of(jnp.bfloat16), strict=True):
+        assert near.dtype == jnp.float32
+        error = relative(near, exact)
+        assert error < 0.02 and (error > 0 or (size == 1 and stride == 1))
+    exact, near = (transposed1d(x, kernel, stride=stride, dtype=dtype) for dtype in (jnp.float32, jnp.bfloat16))
+    assert near.dtype == jnp.float32 and 0 < relative(near, exact) < 0.02
 
 
 @pytest.mark.parametrize(("taps", "stride"), [(4, 2), (10, 5), (6, 2)])

@@ -63,6 +63,16 @@ def test_weights_are_those_of_the_wheel(paths):
         assert weight.source == f"pypi:speechmos==0.0.1.1:speechmos/dnsmos_models/{weight.file}"
 
 
+def test_bfloat16_is_near(paths, models, speech):
+    """Largest change of a head over clips of 3 s, clean and noisy: 0.011 MOS over four, P.808 0.0025 over ten."""
+    rounded = [
+        (jax.jit(model.heads), model.params)
+        for model in (dnsmos(paths, dtype=jnp.bfloat16), dnsmos_p808(paths, dtype=jnp.bfloat16))
+    ]
+    got, expected = both(rounded, speech[:48_000]), both(models, speech[:48_000])
+    assert got.dtype == np.float32 and np.all(got != expected) and np.abs(got - expected).max() < 0.03
+
+
 @pytest.mark.parametrize(
     "samples",
     [48_000, 72_101, 144_160, 18 * 16_000],
@@ -223,7 +233,3 @@ def test_files_that_are_no_model(tmp_path, random_p808):
         (tmp_path / "model_v8.onnx").write_bytes(content)
         with pytest.raises(ValueError, match="not a whole ONNX model"):
             dnsmos_p808({"model_v8.onnx": tmp_path / "model_v8.onnx"})
-    with pytest.raises(ValueError, match="no such file"):
-        dnsmos_p808({"model_v8.onnx": tmp_path / "absent.onnx"})
-    with pytest.raises(ValueError, match="expected the path of model_v8"):
-        dnsmos_p808({})

@@ -172,6 +172,15 @@ def test_gradient_is_finite_on_silence_and_on_silent_frames(predictor):
     np.testing.assert_allclose(gradient @ noise, (scores[0] - scores[1]) / (2 * step), rtol=0.1)
 
 
+@pytest.mark.parametrize(("name", "bound"), [("nisqa", 0.05), ("nisqa-tts", 0.05)])
+def test_bfloat16_is_near(name, bound, paths, shared):
+    """Largest change of a head over ten clips, clean and noisy: 0.018 MOS (of mos: 0.0095), NISQA-TTS 0.0115."""
+    factory, wav = {"nisqa": nisqa, "nisqa-tts": nisqa_tts}[name], read(shared / CLIPS[1])
+    got, expected = (scorer(factory(paths, dtype=dtype))(wav) for dtype in (jnp.bfloat16, jnp.float32))
+    assert got.dtype == np.float32 and 0 < np.abs(got - expected).max() < bound
+    assert np.all(got != expected)
+
+
 # Weights
 
 
@@ -189,8 +198,6 @@ def test_what_a_predictor_says_of_itself(predictor, paths):
 def test_a_sibling_is_refused(file, paths):
     with pytest.raises(ValueError, match=rf"{file} is another model.*'NISQA'"):
         nisqa({"nisqa.tar": paths[file]})
-    with pytest.raises(ValueError, match=r"needs the weight file 'nisqa\.tar'; got \[\]"):
-        nisqa({})
 
 
 def test_random_weights_load_and_score(tmp_path):

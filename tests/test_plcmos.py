@@ -66,10 +66,6 @@ def test_equals_the_official_score_on_edge_cases(predictor, official, parity):
 
 
 def test_foreign_files_are_refused(tmp_path, path):
-    with pytest.raises(ValueError, match=r"expected the path of plcmos_v2\.onnx, got paths of nothing"):
-        plcmos({})
-    with pytest.raises(ValueError, match="no such file"):
-        plcmos({FILE: tmp_path / FILE})
     other = onnx.load(path)
     next(node for node in other.graph.node if node.name == "Concat_60").name = "other"
     onnx.save(other, tmp_path / FILE)

@@ -1,3 +1,6 @@
+import hashlib
+import inspect
+import re
 import subprocess
 import sys
 import tomllib
@@ -5,8 +8,10 @@ import types
 from pathlib import Path
 
 import fakes
+import jax.numpy as jnp
 import numpy as np
 import pytest
+import toys
 
 import jaxhack
 from jaxhack import registry
@@ -78,8 +83,73 @@ def test_every_entry_that_is_here_leads_somewhere(name):
     pytest.importorskip(entry.make.partition(":")[0], exc_type=ModuleNotFoundError)
     assert callable(registry._load(entry.make))
     for weight in registry.weights_of(name):
-        assert len(weight.sha256) == 64 and weight.size > 0 and weight.licence and weight.origin
-        assert weight.source.startswith(("https://", "pypi:", "bundled:"))
+        assert weight.licence and weight.origin
+        if weight.sha256 is None:
+            assert weight.size is None and weight.source is None
+        else:
+            assert len(weight.sha256) == 64 and weight.size > 0
+            assert weight.source.startswith(("https://", "pypi:", "bundled:"))
+
+
+@pytest.mark.parametrize("name", list(registry.ENTRIES))
+def test_every_port_asks_for_its_files_alike(name, tmp_path):
+    make, files = registry._load(registry.ENTRIES[name].make), [w.file for w in registry.weights_of(name)]
+    with pytest.raises(
+        ValueError, match=rf"^{name} needs the file {re.escape(files[0])}, .* names only \['other'\]\.$"
+    ):
+        make({"other": tmp_path})
+    with pytest.raises(ValueError, match=rf"^{name} needs the file {re.escape(files[0])}, and '.*' is not a file\.$"):
+        make({file: tmp_path / file for file in files})
+
+
+@pytest.mark.parametrize("name", [name for name in registry.ENTRIES if "onnx" not in name and name != "plcmos"])
+def test_every_port_in_flax_takes_a_dtype(name):
+    dtype = inspect.signature(registry._load(registry.ENTRIES[name].make)).parameters["dtype"]
+    assert dtype.kind is dtype.KEYWORD_ONLY and dtype.default is jnp.float32
+
+
+def test_a_dtype_reaches_the_port(listed, monkeypatch):
+    seen = []
+    monkeypatch.setattr(fakes, "level", lambda paths, *, dtype=jnp.float32: seen.append(dtype))
+    for dtype in (None, jnp.float32, jnp.bfloat16):
+        with pytest.raises(AttributeError):  # nothing was made
+            registry.predictor("level", models=listed, sample_rate=8000, dtype=dtype)
+    assert seen == [jnp.float32, jnp.float32, jnp.bfloat16]
+    with pytest.raises(ValueError, match=r"float32 or jnp\.bfloat16; got .*float16"):
+        registry.predictor("level", models=listed, dtype=jnp.float16)
+
+
+@pytest.mark.parametrize(
+    ("make", "name", "said"),
+    [
+        (registry.predictor, "plcmos", "plcmos"),
+        (registry.predictor, "dnsmos-onnx", "dnsmos-onnx"),
+        (registry.predictor, "a/b.onnx", r"a/b\.onnx"),
+        (registry.predictor, "package.module:score", "package.module:score"),
+        (registry.predictor, np.mean, "mean"),
+        (registry.predictor, fakes.level(), "level"),
+        (registry.codec, fakes.delayed_codec(), "delayed"),
+        (registry.embedder, toys.embedder(), "toy"),
+    ],
+)
+def test_a_dtype_is_refused_where_it_means_nothing(make, name, said):
+    with pytest.raises(ValueError, match=rf"^{said} takes no dtype here; only a port in Flax does"):
+        make(name, dtype=jnp.bfloat16)
+
+
+def test_what_its_user_brings(tmp_path, monkeypatch):
+    """Its hash is stated as it is, and none is expected."""
+    monkeypatch.setattr(fakes, "WEIGHTS", fakes.TO_BRING)
+    monkeypatch.setitem(registry.ENTRIES, "own", registry.Entry("codec", "fakes:brought", "fakes:WEIGHTS", ""))
+    with pytest.raises(
+        ValueError, match=r"^own needs own\.bin, .* no hash of it is confirmed: get it from own v1, put it"
+    ):
+        registry.codec("own", models=tmp_path)
+    for content in (b"one", b"other"):
+        (tmp_path / "own").mkdir(exist_ok=True)
+        (tmp_path / "own" / "own.bin").write_bytes(content)
+        made = registry.codec("own", models=tmp_path)
+        assert made.weights == {"own.bin": hashlib.sha256(content).hexdigest()}
 
 
 def test_what_the_default_audit_needs_is_installed_with_it():

@@ -77,6 +77,19 @@ def test_every_combination_and_what_is_left_out(clips, tmp_path):
     assert not (tmp_path / "none" / "run.json").exists()
 
 
+def test_an_attacker_of_one_space_alone(clips, tmp_path):
+    made = suite._combinations(["latent", "waveform"], ["grpo", "waveform/pgd", "waveform/grpo"])
+    assert made == {"latent": ["grpo"], "waveform": ["grpo", "pgd"]}
+    for spaces, attackers, message in (
+        (["latent"], ["waveform/pgd"], "None of the attackers waveform/pgd is for"),
+        (["latent"], ["wavefrom/pgd"], "did you mean waveform"),
+        (["latent"], ["latent/pdg"], "did you mean pgd"),
+        (["lattent"], "all", "did you mean latent"),
+    ):
+        with pytest.raises(ValueError, match=message):
+            run([clips], spaces=spaces, attackers=attackers, out=tmp_path / "out")
+
+
 def test_the_worst_case_its_files_and_resume(clips, tmp_path):
     out = tmp_path / "out"
     options = {"spaces": ["latent", "waveform"], "attackers": ["pgd"], "out": out}

@@ -7,6 +7,7 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
+from benchmarks import official
 from ports import wav2vec2 as port
 from ports.wav2vec2 import Config, Encoder, frame_count, load, min_samples
 
@@ -65,32 +66,9 @@ def pad(wav, size=PADDED):
 
 def hugging_face(kind, config, tensors=None):
     """Their module in evaluation mode, with ``tensors`` or its own initialisation."""
-    torch = pytest.importorskip("torch")
-    library = pytest.importorskip("transformers", reason="needs the official modules: pip install transformers")
-    options = {"num_buckets": config.buckets, "max_bucket_distance": config.max_distance} if config.buckets else {}
-    settings = getattr(library, f"{kind}Config")(
-        hidden_size=config.channels,
-        num_hidden_layers=config.layers,
-        num_attention_heads=config.heads,
-        intermediate_size=config.feed_forward,
-        conv_dim=(config.conv_channels,) * len(config.conv),
-        conv_kernel=[kernel for kernel, _ in config.conv],
-        conv_stride=[stride for _, stride in config.conv],
-        conv_bias=config.conv_bias,
-        feat_extract_norm=config.conv_norm,
-        do_stable_layer_norm=config.norm_first,
-        num_conv_pos_embeddings=config.position_kernel,
-        num_conv_pos_embedding_groups=config.position_groups,
-        **options,
-    )
-    torch.manual_seed(0)
-    model = getattr(library, f"{kind}Model")(settings).eval()
-    if tensors is not None:
-        weights = "parametrizations.weight.original"
-        new = {k.replace("weight_g", f"{weights}0").replace("weight_v", f"{weights}1"): v for k, v in tensors.items()}
-        found = model.load_state_dict({k: torch.tensor(v) for k, v in new.items()}, strict=False)
-        assert set(found.missing_keys) <= {"masked_spec_embed"} and not found.unexpected_keys
-    return model
+    pytest.importorskip("torch")
+    pytest.importorskip("transformers", reason="needs the official modules: pip install transformers")
+    return official.speech_encoder(kind, config, tensors)
 
 
 def hidden_states(model, wav):
@@ -140,16 +118,26 @@ KNOWN = {
 }
 
 
-def test_base_equals_the_official_one(parity):
-    """At full size, with the initialisation of the original."""
-    config = port.WAV2VEC2_BASE
-    model = hugging_face("Wav2Vec2", config)
+@pytest.mark.parametrize(
+    ("kind", "size", "config"),
+    [
+        ("Wav2Vec2", "base", port.WAV2VEC2_BASE),
+        ("Wav2Vec2", "large, norm of every feature", port.WAV2VEC2_LARGE_LV60),
+        ("Hubert", "base", port.HUBERT_BASE),
+        ("WavLM", "base", port.WAVLM_BASE),
+    ],
+)
+@pytest.mark.quick_compilation
+def test_full_size_equals_the_official_one(kind, size, config, parity):
+    """With the initialisation of the original."""
+    model, wav = hugging_face(kind, config), noise(8000)
+    expected = hidden_states(model, wav)
     params, _ = load({k: v.numpy() for k, v in model.state_dict().items()}, config)
-    wav = noise(8000)
-    got = jax.jit(Encoder(config).apply)({"params": params}, wav, jnp.int32(len(wav)))
-    assert got.shape == (13, 24, 768)
-    error = difference(np.asarray(got), hidden_states(model, wav))
-    parity("wav2vec2 (wav2vec2)", "every hidden state, base", error, 1e-4, "relative")
+    del model  # the largest has 1.3 GB
+    got = np.asarray(jax.jit(Encoder(config).apply)({"params": params}, wav, jnp.int32(len(wav))))
+    assert got.shape == (config.layers + 1, 24, config.channels)
+    error = difference(got, expected)
+    parity(f"wav2vec2 ({kind.lower()})", f"every hidden state, {size}", error, 1e-4, "relative")
 
 
 def test_position_buckets_equal_the_official_ones():

@@ -16,7 +16,7 @@ from jaxhack.report import page
 from jaxhack.stats.success import summary as summarise
 from jaxhack.stats.worst import choose_epsilon, worst_case
 
-KEPT = ("attack_success_rate", "attack_success_rate_naive", "attack_success_rate_void", "mean_gain", "degraded_rate")
+RATES = ("attack_success_rate", "attack_success_rate_naive", "attack_success_rate_void", "void_rate", "degraded_rate")
 COUNTS = ("queries", "gradients", "n", "n_undetermined", "n_failed")
 
 
@@ -108,7 +108,7 @@ def _line(
         "attacker": settings["attacker"],
         "seeds": len(mine),
         "counted": counted,
-        **{key: worst[key] for key in (*KEPT, *COUNTS)},
+        **{key: worst[key] for key in (*RATES, "mean_gain", *COUNTS)},
         "interval": worst["interval"],
         "mean_change": worst["mean_change"],
         "any_attacker_success_rate": success["any_attacker_success_rate"],
@@ -128,7 +128,8 @@ def headline(summary: Mapping[str, Any]) -> str:
         return f"Nothing can be said about {name}: none of {summary['utterances']} utterances could be judged."
     what = f"{summary['any_attack_n']} utterances"
     if rate == 0:
-        return f"No attack of {len(summary['lines'])} kinds hacked {name} on any of {what}."
+        tried = sum(line["counted"] for line in summary["lines"])
+        return f"None of {tried} kinds of attack hacked {name} on any of {what}."
     return (
         f"{name} can be hacked on {percent(rate)} of {what} by one attack or another; the strongest single attacker, "
         f"{summary['worst_attack']}, hacks {percent(summary['worst_attack_success_rate'])}."
@@ -137,7 +138,8 @@ def headline(summary: Mapping[str, Any]) -> str:
 
 def html(summary: Mapping[str, Any]) -> str:
     """One self-contained page; the audits' own pages are linked."""
-    return page.render("suite.html", s=summary, headline=headline(summary))
+    void = any(line["void_rate"] for line in summary["lines"])
+    return page.render("suite.html", s=summary, headline=headline(summary), void=void)
 
 
 def table(summary: Mapping[str, Any]) -> Table:

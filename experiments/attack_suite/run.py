@@ -1,0 +1,136 @@
+"""Every family of attack on NISQA and DNSMOS P.808: which space and which attacker finds the worst case?
+
+    python -m experiments.attack_suite.run --shared ../shared --work runs/attack_suite
+
+Can be interrupted and goes on where it stopped, audit by audit. The small files are copied to ``results/``; the table
+in ``README.md`` is what ``--table`` prints from them.
+"""
+
+import argparse
+import csv
+import json
+import shutil
+from collections.abc import Sequence
+from pathlib import Path
+
+import jaxhack as jh
+from jaxhack.progress import display
+
+HERE = Path(__file__).parent
+KEPT = ("run.json", "summary.json", "table.csv", "rows.parquet")
+
+PREDICTORS = ("nisqa", "dnsmos-p808")
+ATTACKS = {
+    "latent": ("grpo", "universal", "pgd", "nes", "square"),
+    "quantised": ("grpo", "pgd"),
+    "codes": ("codes-search",),
+    "waveform": ("pgd", "apgd", "universal", "square"),
+    "noise": ("square",),
+}
+SECONDS = (3.0, 4.5)  # recordings between these: one padded length, a program for each attack
+COMMON = {"profile": "standard", "seeds": 2, "batch": 4, "tau": 0.3, "seed": 0, "panel": "estoi,si_sdr"}
+STEPS = {"nisqa": 300, "dnsmos-p808": 100}
+OPTIONS = {"nes": {"queries": 200}, "square": {"queries": 200}, "codes-search": {"queries": 200}}
+
+TINY = {"seeds": 1, "steps": 1, "batch": 2, "group": 2, "crop_seconds": 1.0, "limit": 4}
+TINY_ATTACKS = {"waveform": ("pgd",), "latent": ("pgd",)}
+TINY_OPTIONS = {"pgd": {"steps": 1}}
+
+HEADS = ("predictor", "space", "ε", "attacker", "scores, gradients", "hacked", "95 %", "gain", "worse")
+HEADS += ("random: hacked, worse", "best of n random: hacked, gain", "void votes counted", "ΔESTOI", "ΔSI-SDR (dB)")
+
+
+def recordings(shared: Path, work: Path) -> Path:
+    """A list of the recordings of `SECONDS`, clean and degraded, with their speakers."""
+    with (shared / "speech" / "manifest.csv").open(newline="") as file:
+        clean = {row["file"]: row for row in csv.DictReader(file) if SECONDS[0] < float(row["seconds"]) <= SECONDS[1]}
+    lines = [(shared / "speech" / name, row["speaker"]) for name, row in clean.items()]
+    with (shared / "degraded" / "manifest.csv").open(newline="") as file:
+        for row in csv.DictReader(file):
+            if row["clean_file"] in clean:
+                lines.append((shared / "degraded" / row["file"], clean[row["clean_file"]]["speaker"]))
+    work.mkdir(parents=True, exist_ok=True)
+    with (work / "recordings.csv").open("w", newline="") as file:
+        writer = csv.writer(file)
+        writer.writerow(("id", "file", "speaker"))
+        writer.writerows((path.name, path.resolve(), speaker) for path, speaker in lines)
+    return work / "recordings.csv"
+
+
+def run(predictor: str, shared: Path, work: Path, results: Path, *, tiny: bool = False) -> dict:
+    """Runs or continues the attacks on one predictor; returns its summary."""
+    attacks, options = (TINY_ATTACKS, TINY_OPTIONS) if tiny else (ATTACKS, OPTIONS)
+    out = work / predictor
+    with display() as observe:
+        summary = jh.suite(
+            [recordings(shared, work)],
+            predictor=predictor,
+            codec="lyra",
+            models=shared / "models",
+            spaces=list(attacks),
+            attackers=[f"{space}/{attacker}" for space, kinds in attacks.items() for attacker in kinds],
+            options=options,
+            out=out,
+            resume=(out / "run.json").exists(),
+            observe=observe,
+            **COMMON | {"steps": STEPS[predictor]} | (TINY if tiny else {}),
+        )
+    (results / predictor).mkdir(parents=True, exist_ok=True)
+    for file in KEPT:
+        shutil.copyfile(out / file, results / predictor / file)
+    return summary
+
+
+def table(results: Path) -> str:
+    """The results as Markdown: every attack, and the worst case of each predictor."""
+    lines = ["| " + " | ".join(HEADS) + " |", "| --- " * len(HEADS) + "|"]
+    for name in PREDICTORS:
+        file = results / name / "summary.json"
+        if file.exists():
+            summary = json.loads(file.read_text())
+            lines += ["| " + " | ".join([name, *_cells(line)]) + " |" for line in summary["lines"]]
+            low, high = summary["any_attack_interval"]
+            worst = ["any space", "", "any attack", "", f"{summary['any_attack_success_rate']:.3f}"]
+            worst += [f"{low:.2f}–{high:.2f}", f"{summary['mean_best_gain']:+.2f}", *[""] * 6]
+            lines.append("| " + " | ".join(f"**{cell}**" if cell else "" for cell in [name, *worst]) + " |")
+    return "\n".join(lines)
+
+
+def _cells(line: dict) -> list[str]:
+    low, high = line["interval"]
+    return [
+        line["space"],
+        f"{line['epsilon']:.3g}",
+        line["attacker"],
+        f"{line['queries']}, {line['gradients']}",
+        f"{line['attack_success_rate']:.3f}",
+        f"{low:.2f}–{high:.2f}",
+        f"{line['mean_gain']:+.2f}",
+        f"{line['degraded_rate']:.2f}",
+        f"{line['random']:.3f}, {line['random_degraded_rate']:.2f}",
+        f"{line['random_best']:.3f}, {line['random_best_gain']:+.2f} (n = {line['random_best_queries']})",
+        f"{line['attack_success_rate_void']:.3f}",
+        f"{line['mean_change']['estoi']:+.3f}",
+        f"{line['mean_change']['si_sdr']:+.1f}",
+    ]
+
+
+def main(argv: Sequence[str] | None = None) -> None:
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser.add_argument("--shared", type=Path, default=Path("../shared"), help="holds speech/, degraded/ and models/")
+    parser.add_argument("--work", type=Path, default=Path("runs/attack_suite"), help="where the whole runs go")
+    parser.add_argument("--results", type=Path, default=HERE / "results", help="where their small files go")
+    parser.add_argument("--only", nargs="+", choices=PREDICTORS, default=list(PREDICTORS))
+    parser.add_argument("--tiny", action="store_true", help="one step on four recordings, to see that it works")
+    parser.add_argument("--table", action="store_true", help="print what is there, and run nothing")
+    args = parser.parse_args(argv)
+    if not args.table:
+        if not args.shared.is_dir():
+            parser.error(f"{str(args.shared)!r} does not exist: --shared names a folder with speech/ and models/.")
+        for name in args.only:
+            run(name, args.shared, args.work, args.results, tiny=args.tiny)
+    print(table(args.results))
+
+
+if __name__ == "__main__":
+    main()
