@@ -55,6 +55,9 @@ def _figures(metrics: dict[str, Any]) -> str:
 
 def _plan(recordings: int, plan: dict[str, Any]) -> str:
     """One line: what, in which space, and how large."""
+    if "target" in plan:
+        attackers = f"{plan['attacker']} attackers of {plan['target']} in {plan['name']}"
+        return f"{plan['predictor']} judges what the {attackers} make of {recordings} recordings"
     return (
         f"Auditing {plan['predictor']} in {plan['name']} by {plan['attacker']}: {described(plan)}, {sizes(plan)}, "
         + f"{recordings} {'demo ' if plan['demo'] else ''}recordings"

@@ -4,7 +4,15 @@ from collections.abc import Callable
 from typing import NamedTuple
 
 from jaxhack.spaces.codes import codes
-from jaxhack.spaces.latent import Statistics, latent, latent_statistics, quantised, rounding
+from jaxhack.spaces.latent import (
+    Statistics,
+    latent,
+    latent_statistics,
+    load_statistics,
+    quantised,
+    rounding,
+    save_statistics,
+)
 from jaxhack.spaces.waveform import noise, waveform
 from jaxhack.types import Codec, Space
 
@@ -33,8 +41,10 @@ __all__ = [
     "codes",
     "latent",
     "latent_statistics",
+    "load_statistics",
     "noise",
     "quantised",
     "rounding",
+    "save_statistics",
     "waveform",
 ]
