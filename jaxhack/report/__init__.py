@@ -19,7 +19,6 @@ from jaxhack.report import page
 from jaxhack.stats.success import summary as summarise
 from jaxhack.stats.success import tau_sweep
 
-NOTHING: dict[str, Any] = {"weights": {}}
 TAUS = tuple(round(0.1 * i, 1) for i in range(1, 11))  # MOS; the paper's sweep
 
 __all__ = ["make", "table"]
