@@ -11,7 +11,13 @@ _MODULES = (
     *("report", "rows", "scoring", "spaces", "stats", "types", "weights"),
 )
 _FUNCTIONS = {
-    **{"audit": "auditing", "suite": "suite", "score_files": "scoring"},
+    **{
+        "audit": "auditing",
+        "probe": "probing",
+        "suite": "suite",
+        "transfer": "transferring",
+        "score_files": "scoring",
+    },
     **dict.fromkeys(("predictor", "codec", "embedder", "encoder"), "registry"),
 }
 

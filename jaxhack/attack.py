@@ -13,7 +13,7 @@ from jaxhack.measures.panel import evaluate
 from jaxhack.objective import heard, listener, objective
 from jaxhack.parallel import mapped
 from jaxhack.settings import Settings
-from jaxhack.types import Array, Attacker, Codec, Measure, Point, Predictor, PyTree, Queries, Space
+from jaxhack.types import Array, Attacker, Codec, Measure, Objective, Point, Predictor, PyTree, Queries, Space
 
 
 class Weights(NamedTuple):
@@ -23,17 +23,19 @@ class Weights(NamedTuple):
     predictor: PyTree
     statistics: spaces.Statistics | None  # of the codec's latent; None: each utterance's own, or no codec
     panel: tuple[PyTree, ...] = ()  # of each of its measures, in order
+    target: PyTree = None  # of the predictor that is attacked, where another one judges
 
 
 class Setup(NamedTuple):
     """What is attacked, through what, and how; no arrays that matter to a compiled program."""
 
-    predictor: Predictor
+    predictor: Predictor  # whose scores count
     codec: Codec | None  # of the spaces that have one
     sample_rate: int  # Hz, of the space
     panel: Sequence[Measure]
     settings: Settings
     test: int  # utterances over which an attacker's training is shared out, in counts of queries
+    target: Predictor | None = None  # what the attackers play against, where that is another predictor
 
     @property
     def trained(self) -> bool:
@@ -52,12 +54,12 @@ class Setup(NamedTuple):
     def attacker(self, weights: Weights) -> Attacker:
         """The attacker, to be trained where it is of that kind."""
         s = self.settings
-        sizes = {"batch": s.batch, "group": s.group} if self.trained else {}
-        return attackers.KINDS[s.attacker].make(self._objective(weights), **sizes, **s.options)
+        kind = attackers.KINDS[s.attacker]
+        return kind.make(self.objective(weights), **{name: getattr(s, name) for name in kind.sizes}, **s.options)
 
     def baselines(self, weights: Weights) -> tuple[Attacker, Attacker]:
         """A blind random action, and the best of as many as the attackers asked for."""
-        target, asked = self._objective(weights), self.queries()
+        target, asked = self.objective(weights), self.queries()
         return attackers.random(target), attackers.random(target, draws=max(1, asked.scores + asked.gradients))
 
     def queries(self) -> Queries:
@@ -68,12 +70,20 @@ class Setup(NamedTuple):
         return Queries(*(a + b for a, b in zip(shares, made.per_act, strict=True)))
 
     def untrained(self) -> Weights:
-        """The weights of codec, predictor and panel, without statistics."""
-        codec = None if self.codec is None else self.codec.params
-        return Weights(codec, self.predictor.params, None, tuple(measure.params for measure in self.panel))
+        """The weights of codec, predictor, panel and target, without statistics."""
+        codec, target = (None if held is None else held.params for held in (self.codec, self.target))
+        panel = tuple(measure.params for measure in self.panel)
+        return Weights(codec, self.predictor.params, None, panel, target)
 
-    def _objective(self, weights: Weights):
-        return objective(self.predictor._replace(params=weights.predictor), self.space(weights))
+    def objective(self, weights: Weights) -> Objective:
+        """What the attackers play against."""
+        if self.target is None:
+            return objective(self.predictor._replace(params=weights.predictor), self.space(weights))
+        return objective(self.target._replace(params=weights.target), self.space(weights))
+
+    def named(self, attacker: str) -> str:
+        """An attacker as rows name it: ``grpo``, or ``grpo@nisqa`` where it attacked another predictor."""
+        return attacker if self.target is None else f"{attacker}@{self.target.name}"
 
 
 class Arm(NamedTuple):
@@ -103,6 +113,8 @@ class Judged(NamedTuple):
     clipped: Array  # [A + 1, B] samples beyond ±1
     panel: dict[str, Array]  # measure -> [A + 1, B], those of the host left out
     saved: Array | None  # [A + 1, B, T] the signals as saved, where a measure of the host asks for them
+    score_repeat: Array  # [B] of x̂ as saved, asked a second time
+    slope: Array | None  # [B] RMS of the gradient at x̂ that the attackers see; None: they ask for none
 
 
 def refusal(setup: Setup) -> str | None:
@@ -127,9 +139,9 @@ def refusal(setup: Setup) -> str | None:
 def arms(setup: Setup) -> list[Arm]:
     """The attackers, then the two random baselines, in the order of their rows."""
     s, asked = setup.settings, setup.queries()
-    mine = [Arm(s.attacker, i, False, asked) for i in range(s.seeds)]
+    mine = [Arm(setup.named(s.attacker), i, False, asked) for i in range(s.seeds)]
     alone, best = (baseline.per_act for baseline in setup.baselines(setup.untrained()))
-    return [*mine, Arm("random", 0, True, alone), Arm("random_best", 0, True, best)]
+    return [*mine, Arm("random", 0, True, alone), Arm(setup.named("random_best"), 0, True, best)]
 
 
 def attack(setup: Setup, weights: Weights, state: PyTree, seed: Array, points: Point, keys: Array) -> Array:
@@ -171,17 +183,31 @@ def render(space: Space, choose: Callable[[Point], Array], wav: Array, length: A
 
 def judge(setup: Setup, weights: Weights, states: PyTree, wav: Array, length: Array, keys: Array) -> Judged:
     """Attacks a batch ``wav [B, T], length [B], keys [B]`` with every arm and measures the outcome."""
-    signals = render(setup.space(weights), lambda p: deltas(setup, weights, states, p, keys), wav, length)
+    space = setup.space(weights)
+    signals = render(space, lambda p: deltas(setup, weights, states, p, keys), wav, length)
     listen = listener(setup.predictor._replace(params=weights.predictor), setup.sample_rate)
     listen = jax.vmap(mapped(listen), (0, None))
-    scores = listen(jnp.concatenate([wav[None], signals.saved]), length)
+    again = signals.saved[:1]
+    scores = listen(jnp.concatenate([wav[None], signals.saved, again]), length)
     panel = tuple(m._replace(params=params) for m, params in zip(setup.panel, weights.panel, strict=True))
     return Judged(
         score_input=scores[0],
-        scores=scores[1:],
+        scores=scores[1:-1],
         scores_unrounded=listen(jnp.clip(signals.raw, -1.0, 1.0), length),
         sizes=signals.sizes,
         clipped=jnp.sum(jnp.abs(signals.raw) > 1.0, axis=-1),
         panel=jax.vmap(mapped(partial(evaluate, panel)), (None, 0, None))(wav, signals.saved, length),
         saved=signals.saved if any(measure.host for measure in panel) else None,
+        score_repeat=scores[-1],
+        slope=slope(setup.objective(weights), wav, length) if setup.queries().gradients else None,
     )
+
+
+def slope(target: Objective, wav: Array, length: Array) -> Array:
+    """RMS of the score's gradient by the perturbation at x̂: ``wav [B, T], length [B] -> [B]``; NaN: not finite."""
+
+    space = target.space
+    points = mapped(space.encode)(wav, length)
+    none = jax.vmap(lambda point: space.expand(point, jnp.zeros(space.action_shape)))(points)
+    by_action = target.gradients(points, none[:, None])[1][:, 0]
+    return jnp.sqrt(jnp.mean(jnp.square(by_action), axis=tuple(range(1, by_action.ndim))))

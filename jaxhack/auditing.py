@@ -94,11 +94,14 @@ def audit(
         raise ValueError(reason)
     space = setup.space(setup.untrained())
     with run.alone(Path(out)):
-        record = _record(setup, space, training, test)
+        record = recorded(setup, space, training, test)
         folder = run.open_run(Path(out), record, resume=resume, overwrite=overwrite)
         if not all((folder / name).exists() for name in ("rows.parquet", "examples/examples.json")):
             plan = {"predictor": predictor.name, "name": space.name, "demo": record["demo"], **record["settings"]}
             observe("start", 0, len(training) + len(test), plan)
+            run.write_lines(
+                folder / "recordings.jsonl", inputs.listed(training, "train") + inputs.listed(test, "test")
+            )
             weights, states, unread = _train(setup, training, folder, observe)
             run.write_json(folder / "inputs.json", {"warnings": warnings, "unread": unread})
             attack_test_set(setup, weights, states, test, folder, observe)
@@ -183,18 +186,15 @@ def choose(
     return training, test, warnings
 
 
-def _record(
+def recorded(
     setup: Setup, space: Space, training: Sequence[inputs.Utterance], test: Sequence[inputs.Utterance]
 ) -> dict[str, Any]:
-    predictor, asked = setup.predictor, setup.queries()
+    """What a run is a function of, for its ``run.json``."""
+    asked = setup.queries()
     return {
         "settings": asdict(setup.settings),
-        "predictor": {
-            "name": predictor.name,
-            "sample_rate": predictor.sample_rate,
-            "scale": list(predictor.scale),
-            "weights": dict(predictor.weights),
-        },
+        "predictor": described(setup.predictor),
+        **({} if setup.target is None else {"target": described(setup.target)}),
         "space": {
             "name": space.name,
             "sample_rate": space.sample_rate,
@@ -203,10 +203,25 @@ def _record(
         "panel": {name: rule._asdict() for name, rule in rules(setup.panel).items()},
         "measures": {measure.name: dict(measure.about) for measure in setup.panel if measure.about},
         "queries": asked._asdict(),
+        "decided": {  # which recordings decided what
+            "train": [*(["attackers"] if setup.trained else []), *(["statistics"] if setup.codec else [])],
+            "test": ["rates"],
+            "none": ["epsilon", "tau"],
+        },
         "demo": any(inputs.is_demo(u) for u in (*training, *test)),
         "recordings": inputs.fingerprint([*training, *test]),
         "train": [u.id for u in training],
         "test": [u.id for u in test],
+    }
+
+
+def described(predictor: Predictor) -> dict[str, Any]:
+    """A predictor as a record names it."""
+    return {
+        "name": predictor.name,
+        "sample_rate": predictor.sample_rate,
+        "scale": list(predictor.scale),
+        "weights": dict(predictor.weights),
     }
 
 
@@ -245,6 +260,7 @@ def _train(
             if not unread:
                 raise
             raise unusable() from None
+        spaces.save_statistics(folder / "statistics.npz", statistics)
         weights = weights._replace(statistics=statistics)
     states: PyTree = None
     if setup.trained:

@@ -6,6 +6,7 @@ needs (no training log, no baseline, no judged utterance) says nothing.
 
 import math
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from statistics import variance
 from typing import Any, NamedTuple, TypeGuard
 
 from jaxhack.settings import PROFILES, first_look, sizes
@@ -23,6 +24,11 @@ HALF_WIDTH = 0.1
 SPREAD = 0.2
 NAIVE_DIFFERENCE = 0.05
 BUDGET_TOLERANCE = 1e-6
+VANISHED = 0.05  # share of utterances without a gradient to climb
+NO_SLOPE = 1e-12
+REPEATABLE = 1e-4  # repeat sd (score) up to which a predictor counts as deterministic
+STILL_IMPROVING = 3.0  # standard errors by which the last fifth of a training beats the one before
+SHORTEST_RISE = 25  # steps below which fifths say nothing
 FEW = 30  # judged utterances
 DEMO_SPEECH = (
     "The recordings are the synthetic demo clips that ship with jaxhack: the numbers say nothing about real speech; "
@@ -38,6 +44,7 @@ class Run(NamedTuple):
     rows: Sequence[Row]
     summary: Mapping[str, Any]  # of jaxhack.stats.success.summary
     training: Sequence[Mapping[str, Any]]  # lines of training.jsonl
+    recordings: Sequence[Mapping[str, Any]]  # lines of recordings.jsonl
 
     @property
     def tau(self) -> float:
@@ -50,7 +57,7 @@ class Run(NamedTuple):
 
     def baseline(self, name: str) -> Mapping[str, Any] | None:
         """The summary's entry of a baseline, if it judged something."""
-        found = [a for a in self.summary["attackers"] if a["baseline"] and a["attacker"] == name]
+        found = [a for a in self.summary["attackers"] if a["baseline"] and kind(a["attacker"]) == name]
         return found[0] if found and known(found[0]["attack_success_rate"]) else None
 
 
@@ -59,6 +66,7 @@ def warnings(
     rows: Sequence[Row],
     summary: Mapping[str, Any],
     training: Sequence[Mapping[str, Any]],
+    recordings: Sequence[Mapping[str, Any]] = (),
 ) -> list[str]:
     """What a reader must know before trusting an audit's numbers.
 
@@ -67,11 +75,12 @@ def warnings(
       rows: one per utterance × attacker.
       summary: of those rows, see :func:`jaxhack.stats.success.summary`.
       training: one mapping per optimisation step, metric -> one value per attacker; empty if there is none.
+      recordings: one mapping per recording with ``id``, ``half`` and ``digest``; empty if nothing was noted.
 
     Returns:
       Sentences, the gravest kind first; empty when nothing looks wrong.
     """
-    run = Run(record, rows, summary, training)
+    run = Run(record, rows, summary, training, recordings)
     return [sentence for check in CHECKS for sentence in check(run)]
 
 
@@ -93,6 +102,33 @@ def across(record: Mapping[str, Any], summary: Mapping[str, Any]) -> Iterator[st
             break
     if 0 < summary["any_attack_n"] < FEW:
         yield f"{summary['any_attack_n']} judged utterances are few to conclude from."
+    yield from _black_beats_white(summary["lines"])
+
+
+def _black_beats_white(lines: Sequence[Mapping[str, Any]]) -> Iterator[str]:
+    """An attacker that sees scores alone finds more than any that sees gradients, in one space at one budget."""
+    alike: dict[tuple[str, float], list[Mapping[str, Any]]] = {}
+    for line in lines:
+        if known(line["mean_gain"]):
+            alike.setdefault((line["space"], line["epsilon"]), []).append(line)
+    for (space, epsilon), judged in alike.items():
+        black, white = ([line for line in judged if bool(line["gradients"]) == sees] for sees in (False, True))
+        if not (black and white):
+            continue
+        for name, what in (("attack_success_rate", "success"), ("mean_gain", "mean gain")):
+            ours, theirs = (max(side, key=lambda line: line[name]) for side in (black, white))
+            if ours[name] > theirs[name]:
+                yield (
+                    f"In {space} at ε = {epsilon:.3g}, {ours['attacker']}, which sees scores only, finds more than "
+                    f"{theirs['attacker']}, which sees gradients ({what} {ours[name]:.2f} against "
+                    f"{theirs[name]:.2f}): the gradient attack is not at its best, and its rate bounds nothing."
+                )
+                break
+
+
+def kind(attacker: str) -> str:
+    """What an attacker is, without whom it attacked: ``grpo@nisqa -> grpo``."""
+    return attacker.partition("@")[0]
 
 
 def known(value: Any) -> TypeGuard[float]:
@@ -152,6 +188,68 @@ def weaker_than_random(run: Run) -> Iterator[str]:
             f"{_seeds(a['seed'] for a in weak)} of {len(run.trained())} {_do(weak)} not beat the best of "
             f"{best['queries']} random actions (success {rates} against {best['attack_success_rate']:.2f}, mean "
             f"gain {gains} against {best['mean_gain']:+.2f} MOS): a better optimiser may find more."
+        )
+
+
+def gradients(run: Run) -> Iterator[str]:
+    """An attacker that climbs gradients stood on flat or broken ground."""
+    asked = {row["utterance"]: row.get("slope") for row in run.rows if row.get("gradients") and row["status"] == "ok"}
+    broken = sum(not known(slope) for slope in asked.values())
+    flat = sum(known(slope) and slope < NO_SLOPE for slope in asked.values())
+    for count, what in ((broken, "not finite"), (flat, "zero")):
+        if count > VANISHED * len(asked):
+            yield (
+                f"The score's gradient at x̂ is {what} on {percent(count / len(asked))} of {len(asked)} utterances: "
+                "an attack by gradients learns nothing there, and its success rate says little."
+            )
+
+
+def improving(run: Run) -> Iterator[str]:
+    """Training stopped while it still paid."""
+    rises = {}
+    for seed in range(_attackers(run)):
+        curve = _curve(run, "reward", seed)
+        fifth = len(curve) // 5
+        if len(curve) < SHORTEST_RISE:
+            continue
+        last, before = curve[-fifth:], curve[-2 * fifth : -fifth]
+        rise = sum(last) / fifth - sum(before) / fifth
+        error = math.sqrt((variance(last) + variance(before)) / fifth)
+        if rise > max(run.tau / 10, STILL_IMPROVING * error):
+            rises[seed] = rise
+    if rises:
+        yield (
+            f"{_seeds(rises)} of {_attackers(run)} still improved when training ended (reward "
+            f"{_range(rises.values(), '{:+.2f}'.format)} MOS over the last fifth): a longer one may find more."
+        )
+
+
+def noise(run: Run) -> Iterator[str]:
+    """The predictor contradicts itself, and gains no larger than that."""
+    sd = run.summary.get("repeat_sd")
+    if not known(sd) or sd <= REPEATABLE:
+        return
+    yield (
+        f"{run.record['predictor']['name']} does not give the same audio the same score (sd {sd:.2g} MOS): a gain is "
+        f"known to {math.sqrt(2) * sd:.2g} MOS, and the best of several scores is partly luck."
+    )
+    small = [a for a in run.trained() if abs(a["mean_gain"]) < math.sqrt(2) * sd]
+    if small:
+        gains = ", ".join(f"{a['mean_gain']:+.2f}" for a in small)
+        yield (
+            f"{_seeds(a['seed'] for a in small)} of {len(run.trained())} {_do(small)} not gain more than that noise "
+            f"(mean gain {gains} MOS against {math.sqrt(2) * sd:.2g})."
+        )
+
+
+def overlap(run: Run) -> Iterator[str]:
+    """The same audio in both halves."""
+    seen = {r["digest"] for r in run.recordings if r["half"] == "train" and r["digest"]}
+    both = [r["id"] for r in run.recordings if r["half"] == "test" and r["digest"] in seen]
+    if both:
+        yield (
+            f"{len(both)} test recordings, such as {both[0]!r}, hold the very audio of a training recording: they "
+            "are not unseen."
         )
 
 
@@ -215,10 +313,13 @@ def few(run: Run) -> Iterator[str]:
         return
     worst = max(run.trained(), key=lambda a: a["attack_success_rate"])
     low, high = worst["interval"]
-    if known(low) and known(high) and high - low > 2 * HALF_WIDTH:
+    wide = known(low) and known(high) and high - low > 2 * HALF_WIDTH
+    if wide or worst["n"] < FEW:
+        why = [f"wider than ±{HALF_WIDTH:.2f}"] if wide else []
+        why += [f"and {FEW} are the least to conclude from"] if worst["n"] < FEW else []
         yield (
             f"{worst['n']} judged test utterances are few: the worst attacker's 95 % interval is "
-            f"{low:.2f}–{high:.2f}, wider than ±{HALF_WIDTH:.2f}."
+            f"{low:.2f}–{high:.2f}, {', '.join(why)}."
         )
 
 
@@ -353,10 +454,14 @@ CHECKS: tuple[Callable[[Run], Iterator[str]], ...] = (
     nothing_judged,
     demo_speech,
     little_training,
+    overlap,
     budget,
+    gradients,
+    noise,
     void_votes,
     panel_says_nothing,
     weaker_than_random,
+    improving,
     exploration,
     groups,
     not_judged,

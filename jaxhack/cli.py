@@ -121,6 +121,39 @@ def score(paths, predictor, models, form, out, sample_rate) -> None:
         _finish(_write(rows, scoring.columns(made), form, stream, len(utterances)))
 
 
+@main.command(epilog="\b\nExample:\n  jaxhack probe\n  jaxhack probe recordings/ --predictor nisqa --out shifts.csv")
+@click.argument("paths", nargs=-1, metavar="[PATH]...", type=click.Path())
+@click.option(
+    "--predictor", metavar="NAME", default=DEFAULT_PREDICTOR, help="A name, FILE.onnx, or package.module:function."
+)
+@click.option("--codec", metavar="NAME", default=DEFAULT_CODEC, help="Of the round trip.")
+@_models
+@_format
+@click.option("--out", metavar="FILE", help="New file for the rows, one per recording and probe.")
+def probe(paths, predictor, codec, models, form, out) -> None:
+    """See what a score does before anyone attacks it.
+
+    Every recording is scored as it is and after changes that leave its quality as it is, or nearly so; then silence,
+    noise and the like are scored. PATH is as for `score`; without it, demo speech that ships with jaxhack is probed.
+    """
+    from jaxhack import probing
+
+    utterances, made, probes = probing.prepare(paths or None, predictor=predictor, codec=codec, models=models)
+    found = probing.run(made, utterances, probes)
+    total = probing.count(len(utterances), probes)
+    with _output(out or os.devnull) as stream:
+        rows = list(_written(found, probing.COLUMNS, form, stream, total))
+    summary = probing.summarise(rows, made)
+    console = _console()
+    console.print(*probing.tables(summary), sep="\n\n")
+    _print_warnings(console, summary["warnings"])
+    failed = summary["recordings"] - summary["scored"]
+    if failed:
+        reasons = "the rows say why" if out else "--out FILE keeps the rows, which say why"
+        click.echo(f"{failed} of {summary['recordings']} recordings have no score: {reasons}", err=True)
+        sys.exit(1)
+
+
 @main.command(epilog="\b\nExample:\n  jaxhack reconstruct recordings/ --codec lyra --out reconstructed/")
 @_paths
 @click.option("--codec", metavar="NAME", required=True, help="A name; see `jaxhack models`.")
@@ -151,16 +184,29 @@ def reconstruct(paths, codec, out, models, form) -> None:
 )
 @click.argument("paths", nargs=-1, metavar="[PATH]...", type=click.Path())
 @click.option(
-    "--predictor", metavar="NAME", default=DEFAULT_PREDICTOR, help="A name, FILE.onnx, or package.module:function."
+    "--predictor",
+    metavar="NAME",
+    default=DEFAULT_PREDICTOR,
+    help="A name, FILE.onnx, or package.module:function; several as one by min(A,B) or mean(A,B).",
 )
-@click.option("--space", metavar="KIND,…", default="latent", help="latent, quantised, waveform, noise, or all.")
-@click.option("--codec", metavar="NAME", default=DEFAULT_CODEC, help="Chain of the spaces latent and quantised.")
+@click.option(
+    "--space", metavar="KIND,…", default="latent", help="latent, quantised, codes, waveform, noise, or all."
+)
+@click.option(
+    "--codec", metavar="NAME", default=DEFAULT_CODEC, help="Chain of the spaces latent, quantised and codes."
+)
 @click.option(
     "--profile",
     metavar="|".join(PROFILES),
     help="Sizes to start from; what is given beside it overrides them.  [default: paper; quick without recordings]",
 )
-@click.option("--attacker", metavar="NAME,…", default="grpo", help="grpo, grpo-literal, pgd, apgd, or all.")
+@click.option(
+    "--attacker",
+    metavar="NAME,…",
+    default="grpo",
+    help="Trained: grpo, grpo-literal, universal-grpo, universal. On each recording alone: pgd, apgd, nes, square, "
+    "codes-search. Or all.",
+)
 @click.option(
     "--option",
     "options",
@@ -250,6 +296,59 @@ def audit(paths, predictor, out, space, attacker, epsilon, options, **settings: 
         sys.exit(1)
 
 
+@main.command(epilog="\b\nExample:\n  jaxhack transfer runs/dnsmos-p808 --predictor nisqa --out runs/transfer")
+@click.argument("given", nargs=-1, required=True, metavar="RUN... [PATH]...", type=click.Path())
+@click.option(
+    "--predictor",
+    "predictors",
+    metavar="NAME",
+    multiple=True,
+    required=True,
+    help="Who judges: a name, FILE.onnx, or package.module:function; again for more.",
+)
+@click.option(
+    "--attacked", metavar="NAME", help="Whom RUN attacked, where its record does not lead there (FILE.onnx)."
+)
+@_models
+@click.option(
+    "--out", metavar="DIR", required=True, help="New folder: one run for each RUN and predictor, and a table."
+)
+@click.option("--resume", is_flag=True, help="Continue what was interrupted.")
+@click.option("--overwrite", is_flag=True, help="Replace the runs in DIR.")
+def transfer(given, predictors, attacked, models, out, resume, overwrite) -> None:
+    """Let the attackers of finished runs loose, and other predictors judge.
+
+    RUN is the folder of an audit, or of a suite. Its attackers perturb its own test recordings or, where given, those
+    of PATH; attackers that learn nothing beforehand attack their run's predictor again.
+    """
+    from jaxhack import run, transferring
+
+    runs = [path for path in given if Path(path, run.RECORD).exists()]
+    paths = [path for path in given if path not in runs]
+    try:
+        with progress.display() as observe:
+            lines = transferring.transfer(
+                runs,
+                paths,
+                predictors=predictors,
+                attacked=attacked,
+                models=models,
+                out=out,
+                resume=resume,
+                overwrite=overwrite,
+                observe=observe,
+            )
+    except KeyboardInterrupt as error:
+        atexit.register(os._exit, _Stopped.exit_code)
+        raise _Stopped("Stopped; what was computed is kept: repeat the command with --resume.") from error
+    console = _console()
+    console.print(transferring.table(lines))
+    warned = sum(line["warnings"] for line in lines if line["transferred"])
+    if warned:
+        console.print(f"{warned} warnings: see the report in each folder.", highlight=False, style="yellow")
+    console.print(f"Table: {Path(out) / transferring.TABLE}", markup=False, highlight=False, soft_wrap=True)
+
+
 @main.command(epilog="\b\nExample:\n  jaxhack report runs/nisqa")
 @click.argument("run", metavar="RUN", type=click.Path())
 def report(run) -> None:
@@ -277,16 +376,24 @@ def _folder_name(predictor: str) -> str:
 
 
 def _print_summary(summary: dict[str, Any], out: str) -> None:
-    from rich.console import Console
-
     from jaxhack import report as work
     from jaxhack.report import suite
 
-    console = Console(width=None if sys.stdout.isatty() else 80)
+    console = _console()
     console.print(suite.table(summary) if "lines" in summary else work.table(summary))
-    for warning in summary["warnings"]:
-        console.print(f"Warning: {warning}", markup=False, highlight=False, style="yellow")
+    _print_warnings(console, summary["warnings"])
     console.print(f"Report: {Path(out) / 'report.html'}", markup=False, highlight=False, soft_wrap=True)
+
+
+def _console():
+    from rich.console import Console
+
+    return Console(width=None if sys.stdout.isatty() else 80)
+
+
+def _print_warnings(console, warnings: Iterable[str]) -> None:
+    for warning in warnings:
+        console.print(f"Warning: {warning}", markup=False, highlight=False, style="yellow")
 
 
 @main.group(invoke_without_command=True, epilog="\b\nExample:\n  jaxhack models get nisqa")
@@ -381,26 +488,31 @@ def _write(
     rows: Iterable[dict[str, Any]], columns: Sequence[str], form: str, stream: TextIO, total: int
 ) -> tuple[int, int]:
     """Writes rows as they come; returns how many are ok, and how many there are."""
+    states = [row["status"] for row in _written(rows, columns, form, stream, total)]
+    return states.count("ok"), len(states)
+
+
+def _written(
+    rows: Iterable[dict[str, Any]], columns: Sequence[str], form: str, stream: TextIO, total: int
+) -> Iterator[dict[str, Any]]:
+    """Passes rows on as they come, each written first."""
     from rich.console import Console
     from rich.progress import Progress
 
     table = csv.DictWriter(stream, columns, lineterminator="\n")
     if form == "csv":
         table.writeheader()
-    ok = done = 0
     with Progress(console=Console(stderr=True), transient=True, disable=not sys.stderr.isatty()) as progress:
-        task = progress.add_task("recordings", total=total)
+        task = progress.add_task("rows", total=total)
         for row in rows:
-            row = {key: round(value, 6) if isinstance(value, float) else value for key, value in row.items()}
+            short = {key: round(value, 6) if isinstance(value, float) else value for key, value in row.items()}
             if form == "csv":
-                table.writerow(row)
+                table.writerow(short)
             else:
-                stream.write(json.dumps(row, ensure_ascii=False) + "\n")
+                stream.write(json.dumps(short, ensure_ascii=False) + "\n")
             stream.flush()
-            ok += row["status"] == "ok"
-            done += 1
             progress.advance(task)
-    return ok, done
+            yield row
 
 
 def _finish(counts: tuple[int, int]) -> None:

@@ -12,6 +12,7 @@ from functools import lru_cache
 from pathlib import Path, PurePath
 from typing import NamedTuple
 
+from jaxhack import audio
 from jaxhack.audio import SUFFIXES
 from jaxhack.run import RECORD
 
@@ -19,6 +20,7 @@ DEMO = Path(__file__).parent / "demo" / "manifest.csv"  # what an audit without 
 PATH_COLUMNS = ("path", "file", "filename", "audio", "wav")  # the first that a manifest has names the audio
 ID_COLUMNS = ("id", "utterance")
 _BEGINNING = 2**20  # bytes of a file that its fingerprint reads
+_HEARD = 30.0  # s of a recording that its digest reads
 
 
 class Utterance(NamedTuple):
@@ -141,6 +143,23 @@ def fingerprint(utterances: Sequence[Utterance]) -> str:
         except OSError:
             digest.update(b"unreadable\n")
     return digest.hexdigest()
+
+
+def digest(utterance: Utterance) -> str | None:
+    """A digest of the samples of the first 30 s, whatever the file's name, form or tags; None: it cannot be read."""
+    try:
+        clip = audio.read(utterance.path, longest=_HEARD)
+    except audio.AudioError:
+        return None
+    return hashlib.sha256(f"{clip.sample_rate}\n".encode() + audio.pcm16(clip.wav).tobytes()).hexdigest()
+
+
+def listed(utterances: Sequence[Utterance], half: str) -> list[dict[str, str | None]]:
+    """Entries of a list that :func:`collect` reads, if one a line in a ``.jsonl`` file, with each one's digest."""
+    return [
+        {"id": u.id, "path": os.path.abspath(u.path), "speaker": u.speaker, "half": half, "digest": digest(u)}
+        for u in utterances
+    ]
 
 
 def check_disjoint(train: Sequence[Utterance], test: Sequence[Utterance]) -> str | None:

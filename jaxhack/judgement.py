@@ -194,6 +194,8 @@ def _measured(judged: Judged, heard: Heard, arm: int, b: int) -> dict[str, Any]:
         "score_reference": score_reference,
         "score_attacked": score_attacked,
         "score_attacked_unrounded": float(judged.scores_unrounded[attacked]),
+        "score_repeat": float(judged.score_repeat[b]),
+        "slope": None if judged.slope is None else float(judged.slope[b]),
         "gain": score_attacked - score_reference,
         "gain_naive": score_attacked - score_input,
         **{f"{name}_reference": float(values[reference]) for name, values in judged.panel.items()},

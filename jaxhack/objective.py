@@ -56,13 +56,16 @@ def objective(predictor: Predictor, space: Space) -> Objective:
         batched = mapped(fn)
         return lambda points, actions: jax.vmap(batched, in_axes=(None, 1), out_axes=1)(points, actions)
 
+    blind = ""
+    if not predictor.differentiable:
+        blind = (
+            f"There is no gradient: {predictor.name} is a black box. Choose an attacker that asks for scores only."
+        )
+    elif space.norm == "count":
+        blind = f"There is no gradient in {space.name}, whose actions are whole numbers. Choose another attacker."
+
     def no_gradients(points: Point, actions: Array) -> tuple[Array, Array]:
         del points, actions
-        raise ValueError(
-            f"There is no gradient: {predictor.name} is a black box. Choose an attacker that asks for scores only."
-            if not predictor.differentiable
-            else f"There is no gradient in {space.name}, whose actions are whole numbers. Choose another attacker."
-        )
+        raise ValueError(blind)
 
-    smooth = predictor.differentiable and space.norm != "count"
-    return Objective(space, over_group(reward), over_group(slope) if smooth else no_gradients)
+    return Objective(space, over_group(reward), no_gradients if blind else over_group(slope), blind)

@@ -48,12 +48,16 @@ def _figures(metrics: dict[str, Any]) -> str:
     """The newest step's means over attackers."""
     if not metrics:
         return ""
-    reward, spread = (float(metrics[k][-1].mean()) for k in ("reward", "reward_sd"))
-    return f"reward {reward:.3f} ± {spread:.3f} in a group"
+    newest = {name: float(values[-1].mean()) for name, values in metrics.items()}
+    spread = f" ± {newest['reward_sd']:.3f} in a group" if "reward_sd" in newest else ""
+    return f"reward {newest['reward']:.3f}{spread}"
 
 
 def _plan(recordings: int, plan: dict[str, Any]) -> str:
     """One line: what, in which space, and how large."""
+    if "target" in plan:
+        attackers = f"{plan['attacker']} attackers of {plan['target']} in {plan['name']}"
+        return f"{plan['predictor']} judges what the {attackers} make of {recordings} recordings"
     return (
         f"Auditing {plan['predictor']} in {plan['name']} by {plan['attacker']}: {described(plan)}, {sizes(plan)}, "
         + f"{recordings} {'demo ' if plan['demo'] else ''}recordings"

@@ -14,6 +14,7 @@ from typing import Any, NamedTuple
 import jax.numpy as jnp
 
 from jaxhack import weights as weight_files
+from jaxhack.ensemble import ensemble
 from jaxhack.types import Codec, Embedder, Encoder, Predictor, Recogniser, Weight
 
 BLACK_BOX_RATE = 16000  # Hz, of a black box that was given none
@@ -165,7 +166,8 @@ def predictor(
 
     Args:
       name: a name in the list, an ``.onnx`` file, ``package.module:function``, a Python function
-        (wav [T], float32) -> score, or a predictor, which is returned.
+        (wav [T], float32) -> score, a predictor, which is returned; or several of the first three as one, by
+        ``min(nisqa,dnsmos-p808)`` or ``mean(…)``, see :func:`jaxhack.ensemble.ensemble`.
       models: a folder of weight files, looked in first.
       sample_rate: Hz of the waveforms it will get; None takes the predictor's own (16000 for a black box).
       dtype: of the products' factors of a port in Flax, ``jnp.bfloat16``; sums stay float32. None: float32. How far
@@ -178,6 +180,9 @@ def predictor(
     if isinstance(name, Predictor):
         return at_rate(_as_made(name, dtype), sample_rate)
     name = name if callable(name) else os.fspath(name)
+    if joined := None if callable(name) else re.fullmatch(r"(min|mean)\((.+)\)", name):
+        members = [predictor(member.strip(), models=models, dtype=dtype) for member in joined[2].split(",")]
+        return at_rate(ensemble(members, joined[1]), sample_rate)
     black_box = _black_box(name)
     if black_box is None:
         return at_rate(_make(str(name), "predictor", models, dtype), sample_rate)

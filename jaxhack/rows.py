@@ -31,6 +31,7 @@ _BEFORE = {
     "score_reference": pa.float64(),
     "score_attacked": pa.float64(),
     "score_attacked_unrounded": pa.float64(),
+    "score_repeat": pa.float64(),  # of x̂, asked a second time
     "gain": pa.float64(),
     "gain_naive": pa.float64(),
 }
@@ -41,6 +42,7 @@ _AFTER = {
     "void": pa.string(),  # measures that would, against a reference too good, or too poor, to judge from
     "queries": pa.int64(),  # forward scores per utterance, the training's share included
     "gradients": pa.int64(),  # the same for forward and backward passes
+    "slope": pa.float64(),  # RMS over the perturbation of the score's gradient at x̂, where gradients are asked for
     "seconds": pa.float64(),
     "source_rate": pa.int64(),  # Hz, of the file
     "resampled": pa.string(),  # what was done to get to the working rate
@@ -51,6 +53,7 @@ _AFTER = {
 }
 _ALWAYS = "utterance predictor space epsilon attacker seed baseline verdict verdict_naive queries gradients status"
 _REQUIRED = frozenset([*_ALWAYS.split(), "reason"])
+_LATER = ("score_repeat", "slope")  # what older versions did not store; undefined there
 _SIDES = ("reference", "attacked")
 _PART = re.compile(r"part-(\d{6,})\.parquet")
 
@@ -128,7 +131,7 @@ def _table(rows: Sequence[Mapping[str, Any]]) -> pa.Table:
     """The rows under their schema, every value checked."""
     layout = schema(measures(dict.fromkeys(column for row in rows for column in row)))
     for row in rows:
-        missing = [name for name in layout.names if name not in row]
+        missing = [name for name in layout.names if name not in row and name not in _LATER]
         if missing and row.get("status") == "ok":
             raise ValueError(f"the row of {row.get('utterance')!r} has status ok, but no {', '.join(missing)}")
     columns = [pa.array([_value(row, field) for row in rows], field.type) for field in layout]
@@ -176,6 +179,9 @@ def read(path: str | Path) -> list[Row]:
         expected = schema(measures(table.column_names))
     except ValueError as error:
         raise ValueError(f"{path} does not hold an audit's rows: {error}") from None
+    for name in _LATER:
+        if name not in table.column_names:
+            table = table.add_column(expected.get_field_index(name), name, pa.nulls(len(table), pa.float64()))
     found = dict(zip(table.schema.names, table.schema.types, strict=True))
     wrong = [field.name for field in expected if found.get(field.name) != field.type]
     if wrong or table.column_names != expected.names:

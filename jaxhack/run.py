@@ -6,7 +6,7 @@ import os
 import platform
 import shutil
 import sys
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
@@ -16,12 +16,12 @@ RECORD = "run.json"
 PACKAGES = ("jaxhack", "jax", "jaxlib", "flax", "optax", "numpy", "onnxruntime")
 OWN = (
     *("rows.parquet", "summary.json", "table.csv", "report.html", "training.jsonl", "inputs.json"),
-    "transcripts.jsonl",
+    *("transcripts.jsonl", "recordings.jsonl", "statistics.npz"),
     *("parts", "checkpoints", "examples"),
     RECORD,  # last: a folder without it is nobody's run
 )
 NAMES = ("settings.profile", "demo")  # of a record: they say where its values came from, and change no row
-LATER = ("recordings",)  # what older versions did not record
+LATER = ("recordings", "decided.")  # what older versions did not record: names, or their beginnings
 
 
 class Transcripts(dict[str, str]):
@@ -135,7 +135,7 @@ def _check_same(found: Path, record: Mapping[str, Any]) -> None:
     changed = [
         f"{k}: {before.get(k)!r} then, {now.get(k)!r} now"
         for k in {**before, **now}
-        if k not in NAMES and before.get(k) != now.get(k) and not (k in LATER and k not in before)
+        if k not in NAMES and before.get(k) != now.get(k) and not (k.startswith(LATER) and k not in before)
     ]
     if changed:
         raise ValueError(
@@ -193,3 +193,8 @@ def write_text(path: Path, text: str) -> None:
     part = path.with_name(path.name + ".part")
     part.write_text(text, encoding="utf-8")
     os.replace(part, path)
+
+
+def write_lines(path: Path, values: Iterable[Any]) -> None:
+    """Writes JSON lines, complete or not at all."""
+    write_text(path, "".join(json.dumps(value) + "\n" for value in values))

@@ -49,15 +49,25 @@ def score_files(
       ValueError: a rate that the predictor does not take.
     """
     scorer = _Scorer(at_rate(predictor, sample_rate), sample_rate, batch)
-    waiting: deque[_Open] = deque()
-    for utterance in utterances:
-        waiting.append(scorer.submit(utterance))
-        if len(waiting) >= WINDOW:
-            scorer.flush()
-        while waiting and not waiting[0].open:
-            yield waiting.popleft().finished(predictor)
-    scorer.flush()
-    yield from (item.finished(predictor) for item in waiting)
+    return scorer.rows(map(scorer.submit, utterances))
+
+
+def score_waveforms(
+    predictor: Predictor, waveforms: Iterable[tuple[str, np.ndarray]], *, batch: int | None = None
+) -> Iterator[dict[str, Any]]:
+    """Scores waveforms as :func:`score_files` scores recordings, at the predictor's own rate.
+
+    Args:
+      predictor: R.
+      waveforms: ``(name, wav [T])``, each at `predictor.sample_rate`; may be a generator, which is read as it is
+        needed.
+      batch: as in :func:`score_files`.
+
+    Yields:
+      Rows with the columns of :func:`columns`, the name as `file`.
+    """
+    scorer = _Scorer(predictor, predictor.sample_rate, batch)
+    return scorer.rows(scorer.submit_waveform(name, wav) for name, wav in waveforms)
 
 
 def columns(predictor: Predictor) -> list[str]:
@@ -68,8 +78,8 @@ def columns(predictor: Predictor) -> list[str]:
 class _Open:
     """A row while its pieces are being scored."""
 
-    def __init__(self, utterance: Utterance):
-        self.row: dict[str, Any] = {"file": utterance.id, "status": "ok"}
+    def __init__(self, name: str):
+        self.row: dict[str, Any] = {"file": name, "status": "ok"}
         self.notes: list[str] = []
         self.scores: list[tuple[int, np.ndarray]] = []  # (samples, heads [H]) of each piece
         self.open = 0  # pieces not yet scored
@@ -112,8 +122,29 @@ class _Scorer:
         self.at: dict[int, tuple[Predictor, Callable]] = {}  # rate -> predictor, its compiled heads
         self.pending: dict[tuple[int, int], list[_Piece]] = defaultdict(list)  # (rate, padded length) -> pieces
 
-    def submit(self, utterance: Utterance) -> _Open:
-        item = _Open(utterance)
+    def rows(self, items: Iterable["_Open"]) -> Iterator[dict[str, Any]]:
+        """The rows of items that are submitted one by one, in their order, as soon as they are known."""
+        waiting: deque[_Open] = deque()
+        for item in items:
+            waiting.append(item)
+            if len(waiting) >= WINDOW:
+                self.flush()
+            while waiting and not waiting[0].open:
+                yield waiting.popleft().finished(self.predictor)
+        self.flush()
+        yield from (item.finished(self.predictor) for item in waiting)
+
+    def submit_waveform(self, name: str, wav: np.ndarray) -> "_Open":
+        """Cuts ``wav [T]`` at the predictor's rate into pieces and scores those that fill a batch."""
+        item, rate = _Open(name), self.predictor.sample_rate
+        item.row.update(seconds=round(len(wav) / rate, 6), sample_rate=rate)
+        size = self._piece(item, len(wav), rate)
+        self._cut(item, (wav[i : i + size] for i in range(0, len(wav), size)), rate)
+        return item
+
+    def submit(self, utterance: Utterance) -> "_Open":
+        """Cuts a recording into pieces and scores those that fill a batch."""
+        item = _Open(utterance.id)
         try:
             self._read(utterance, item)
         except audio.AudioError as error:
@@ -128,36 +159,36 @@ class _Scorer:
         self.pending.clear()
 
     def _read(self, utterance: Utterance, item: _Open) -> None:
-        """Cuts a recording into pieces and scores those that fill a batch."""
         info = audio.probe(utterance.path, stated_rate=_stated_rate(utterance))
         rate = self.fixed_rate or info.source_rate
-        predictor = self._at(rate)[0]
-        item.row.update(
-            seconds=round(info.seconds, 6),
-            sample_rate=rate,
-        )
+        item.row.update(seconds=round(info.seconds, 6), sample_rate=rate)
         if info.channels > 1:
             item.notes.append(info.channel_policy)
         if note := audio.resampled_note(info.source_rate, rate):
             item.notes.append(note)
-        samples = audio.resampled_length(info.frames, info.source_rate, rate)
-        short = f"{info.seconds:.3f} s; {predictor.name} needs {predictor.min_samples / rate:.3f} s."
-        if samples < predictor.min_samples:
-            item.fail("too_short", short)
-            return
-        count = math.ceil(samples / (predictor.max_samples or LONGEST_PIECE * rate))
-        size = math.ceil(samples / count)
+        size = self._piece(item, audio.resampled_length(info.frames, info.source_rate, rate), rate)
+        self._cut(item, (wav for wav, _ in audio.blocks(utterance.path, info, sample_rate=rate, size=size)), rate)
+
+    def _piece(self, item: _Open, samples: int, rate: int) -> int:
+        """How long the pieces of an item of `samples` are."""
+        predictor = self._at(rate)[0]
+        count = max(1, math.ceil(samples / (predictor.max_samples or LONGEST_PIECE * rate)))
+        size = max(1, math.ceil(samples / count))
         if count > 1:
             item.notes.append(f"scored in {count} pieces of {size / rate:.1f} s, averaged by length")
-        peak, cut = 0.0, 0
-        for wav, clipped in audio.blocks(utterance.path, info, sample_rate=rate, size=size):
-            cut += clipped
+        return size
+
+    def _cut(self, item: _Open, pieces: Iterable[np.ndarray], rate: int) -> None:
+        """Takes an item's pieces."""
+        predictor, peak = self._at(rate)[0], 0.0
+        for wav in pieces:
             peak = max(peak, float(np.abs(wav).max()))
             # An MP3 may hold a few samples more or fewer than its header says.
             if len(wav) >= predictor.min_samples:
                 self._add(item, wav, rate, predictor.max_samples)
         if not item.open and not item.scores:
-            item.fail("too_short", short)
+            seconds = item.row["seconds"]
+            item.fail("too_short", f"{seconds:.3f} s; {predictor.name} needs {predictor.min_samples / rate:.3f} s.")
         elif not peak:
             item.notes.append("digital silence")
 

@@ -11,7 +11,7 @@ import numpy as np
 import orbax.checkpoint as ocp
 
 from jaxhack.crops import Crops
-from jaxhack.types import Attacker, PyTree
+from jaxhack.types import Array, Attacker, PyTree
 
 HOST_STEP = 5  # steps between two visits of the host: what a crash can lose
 
@@ -52,9 +52,8 @@ def train(
     Returns:
       The trained states, leading axis k.
     """
-    keys = jax.vmap(partial(jax.random.fold_in, jax.random.key(seed)))(jnp.arange(attackers))
-    init_keys, step_keys = (jax.vmap(partial(jax.random.fold_in, data=i))(keys) for i in range(2))
-    states = jax.device_get(jax.jit(lambda w, k: jax.vmap(build(w).init)(k))(weights, init_keys))
+    init_keys, step_keys = _keys(seed, attackers)
+    states = _initial(build, weights, init_keys)
     span = host_step_size(steps)
 
     @jax.jit
@@ -87,6 +86,38 @@ def train(
             manager.save(first + span, args=ocp.args.StandardSave(states))
             observe(first + span, metrics)
     return states
+
+
+def trained(
+    build: Callable[[PyTree], Attacker], weights: PyTree, *, seed: int, attackers: int, steps: int, folder: Path
+) -> PyTree:
+    """The states that :func:`train` returned, from the checkpoints in `folder`; arguments as there.
+
+    Raises:
+      ValueError: the training is not there or was not finished, or the checkpoint is damaged.
+    """
+    stored = (folder / "checkpoints").absolute()
+    states = _initial(build, weights, _keys(seed, attackers)[0])
+    if not stored.is_dir():
+        raise ValueError(f"{folder} holds no attackers (checkpoints).")
+    with ocp.CheckpointManager(stored, options=ocp.CheckpointManagerOptions(read_only=True)) as manager:
+        done = manager.latest_step() or 0
+        if done != steps:
+            raise ValueError(
+                f"{folder} holds attackers trained for {done} of {steps} steps: finish it with --resume."
+            )
+        return _restore(manager, done, states)
+
+
+def _keys(seed: int, attackers: int) -> tuple[Array, Array]:
+    """Of each attacker's initial state and of its steps."""
+    keys = jax.vmap(partial(jax.random.fold_in, jax.random.key(seed)))(jnp.arange(attackers))
+    init_keys, step_keys = (jax.vmap(partial(jax.random.fold_in, data=i))(keys) for i in range(2))
+    return init_keys, step_keys
+
+
+def _initial(build: Callable[[PyTree], Attacker], weights: PyTree, keys: Array) -> PyTree:
+    return jax.device_get(jax.jit(lambda w, k: jax.vmap(build(w).init)(k))(weights, keys))
 
 
 def _restore(manager: ocp.CheckpointManager, step: int, states: PyTree) -> PyTree:

@@ -12,6 +12,7 @@ from collections.abc import Callable, Mapping
 from typing import Any, NamedTuple
 
 import jax
+import jax.numpy as jnp
 import numpy as np
 
 from jaxhack.detect import Rule
@@ -70,9 +71,28 @@ class Codec(NamedTuple):
     encode: Callable[[PyTree, Array], Array]  # (params, wav [T]) -> z [ceil(T / hop), C]
     decode: Callable[[PyTree, Array], Array]  # (params, z [N, C]) -> wav [N · hop], not clipped
     delay: int = 0  # samples by which `decode(encode(x))` lags x, measured
-    quantise: Callable[[PyTree, Array, int], Array] | None = None  # (params, z [N, C], stages) -> z_q [N, C]
-    stages: tuple[int, ...] = ()  # the published numbers of quantiser stages
+    codes: Callable[[PyTree, Array, int], Array] | None = None  # (params, z [N, C], stages) -> [N, stages] int32
+    dequantise: Callable[[PyTree, Array], Array] | None = None  # (params, codes [N, S]) -> z_q [N, D], D <= C
+    codebook_size: int = 0  # entries of a stage's codebook
+    stages: tuple[int, ...] = ()  # the published numbers of quantiser stages; none: no quantiser
     weights: Mapping[str, str] = {}  # file name -> sha256
+
+    def quantise(self, params: PyTree, z: Array, stages: int) -> Array:
+        """Latent ``z [N, C]`` as the receiver sees it: ``[N, C]``; the gradient passes straight through.
+
+        Channels that the codes do not cover pass untouched, and frames of zeros after the last other one stay zero:
+        they are padding.
+
+        Raises:
+          ValueError: the codec has no quantiser.
+        """
+        if self.codes is None or self.dequantise is None:
+            raise ValueError(f"{self.name} has no quantiser: attack its continuous latent, or take another codec.")
+        z_q = self.dequantise(params, self.codes(params, z, stages))
+        z_q = jnp.concatenate([z_q, z[:, z_q.shape[1] :]], axis=1)
+        last = jnp.max(jnp.where(jnp.any(z != 0, axis=1), jnp.arange(z.shape[0]), -1))
+        z_q = jnp.where((jnp.arange(z.shape[0]) <= last)[:, None], z_q, 0.0)
+        return (z - jax.lax.stop_gradient(z)) + jax.lax.stop_gradient(z_q)  # z − z is exactly 0
 
 
 class Embedder(NamedTuple):
@@ -136,6 +156,7 @@ class Space(NamedTuple):
     project: Callable[[Point, Array], Array]  # (point, action) -> delta with size(delta) <= epsilon
     render: Callable[[Point, Array], Array]  # (point, delta) -> wav [T'], T' >= T; render(point, 0) is x̂
     size: Callable[[Point, Array], Array]  # (point, delta) -> [] achieved size
+    levels: int = 0  # values that an entry of an action takes, where they are whole numbers; 0 changes nothing
     weights: Mapping[str, str] = {}
 
 
@@ -146,6 +167,7 @@ class Objective(NamedTuple):
     rewards: Callable[[Point, Array], Array]  # (points [B], actions [B, G, *A]) -> [B, G]
     # The same with slopes by the action: -> ([B, G], [B, G, *A]); raises ValueError where there are none.
     gradients: Callable[[Point, Array], tuple[Array, Array]]
+    blind: str = ""  # why there are no gradients, one sentence; empty where there are
 
 
 class Queries(NamedTuple):

@@ -35,7 +35,7 @@ from jaxhack.types import Array, Codec, Weight
 from ports.activations import snake
 from ports.checkpoint import read_torch, strict_load
 from ports.conv1d import HIGHEST, conv1d, fold_weight_norm, from_torch, kept, torch_shape, transposed1d, used
-from ports.latents import check_latent, check_stages, check_wav, leaves, straight_through
+from ports.latents import check_latent, check_stages, check_wav, leaves
 from ports.weight_file import weight_file
 
 
@@ -132,7 +132,9 @@ def codec(
         encode=functools.partial(encode, config=config, dtype=dtype),
         decode=functools.partial(decode, config=config, dtype=dtype),
         delay=0,
-        quantise=functools.partial(quantise, config=config),
+        codes=functools.partial(codes, config=config),
+        dequantise=functools.partial(dequantise, config=config),
+        codebook_size=config.codebook_size,
         stages=(config.n_codebooks,),
         weights=weights or {},
     )
@@ -154,36 +156,41 @@ def decode(params: Any, z: Array, *, config: Config, dtype: Any = jnp.float32) -
 
 
 def codes(params: Any, z: Array, stages: int, *, config: Config) -> Array:
-    """The transmitted numbers of latent ``z [N, latent_dim]``: ``[N, stages]`` int32, 0..1023; 10 bits each."""
-    return _quantise(params, z, stages, config)[0]
+    """The transmitted numbers of latent ``z [N, latent_dim]``: ``[N, stages]`` int32, 0..1023; 10 bits each.
 
-
-def quantise(params: Any, z: Array, stages: int, *, config: Config) -> Array:
-    """Latent ``z [N, latent_dim]`` as the receiver sees it with `stages` codebooks: ``[N, latent_dim]``.
-
-    The gradient passes straight through. Any number of codebooks works, from 1 to ``config.n_codebooks``.
+    Each stage looks up a projection of what is left, by its direction alone. Any number of codebooks works, from 1 to
+    ``config.n_codebooks``.
     """
-    z_q = kept(_quantise(params, z, stages, config)[1], used(z))
-    return straight_through(z, z_q)
-
-
-def _quantise(params: Any, z: Array, stages: int, config: Config) -> tuple[Array, Array]:
-    """Codes and sum of the stages; each looks up a projection of what is left, by its direction alone."""
-    check_latent("quantise", z, config.latent_dim)
+    check_latent("codes", z, config.latent_dim)
     check_stages(stages, config.n_codebooks, (config.n_codebooks,))
 
-    def stage(carry: tuple[Array, Array], p: Any) -> tuple[tuple[Array, Array], Array]:
-        rest, total = carry
+    def stage(rest: Array, p: Any) -> tuple[Array, Array]:
         low = jnp.matmul(rest, p["in_proj"]["kernel"][0], precision=HIGHEST) + p["in_proj"]["bias"]
         book = p["codebook"]
         index = jnp.argmax(jnp.matmul(_direction(low), _direction(book).T, precision=HIGHEST), axis=1)
         entry = low + (book[index] - low)  # rounded as the original's straight-through form
-        found = jnp.matmul(entry, p["out_proj"]["kernel"][0], precision=HIGHEST) + p["out_proj"]["bias"]
-        return (rest - found, total + found), index.astype(jnp.int32)
+        return rest - _projected(entry, p), index.astype(jnp.int32)
 
-    first = jax.tree.map(lambda leaf: leaf[:stages], params["quantiser"])
-    (_, z_q), index = lax.scan(stage, (z, jnp.zeros_like(z)), first)
-    return index.T, z_q
+    return lax.scan(stage, z, _first(params, stages))[1].T
+
+
+def dequantise(params: Any, codes: Array, *, config: Config) -> Array:
+    """Latent ``[N, latent_dim]`` of ``codes [N, S]``."""
+
+    def stage(total: Array, x: tuple[Any, Array]) -> tuple[Array, None]:
+        p, index = x
+        return total + _projected(p["codebook"][index], p), None
+
+    start = jnp.zeros((codes.shape[0], config.latent_dim), jnp.float32)
+    return lax.scan(stage, start, (_first(params, codes.shape[1]), codes.T))[0]
+
+
+def _first(params: Any, stages: int) -> Any:
+    return jax.tree.map(lambda leaf: leaf[:stages], params["quantiser"])
+
+
+def _projected(entry: Array, p: Any) -> Array:
+    return jnp.matmul(entry, p["out_proj"]["kernel"][0], precision=HIGHEST) + p["out_proj"]["bias"]
 
 
 def _direction(x: Array) -> Array:

@@ -40,7 +40,7 @@ from jaxhack.types import Array, Codec, Weight
 from ports.activations import elu
 from ports.checkpoint import read_torch, strict_load
 from ports.conv1d import conv1d, fold_weight_norm, from_torch, kept, torch_shape, transposed1d, used
-from ports.latents import check_latent, check_stages, check_wav, leaves, straight_through
+from ports.latents import check_latent, check_stages, check_wav, leaves, looked_up
 from ports.lstm import lstm
 from ports.transformer import dot
 from ports.weight_file import weight_file
@@ -129,7 +129,9 @@ def codec(
         encode=functools.partial(encode, config=config, dtype=dtype),
         decode=functools.partial(decode, config=config, dtype=dtype),
         delay=0,
-        quantise=functools.partial(quantise, config=config),
+        codes=functools.partial(codes, config=config),
+        dequantise=dequantise,
+        codebook_size=config.entries,
         stages=config.stages,
         weights=weights or {},
     )
@@ -160,40 +162,30 @@ def decode(params: Any, z: Array, *, config: Config = ENCODEC_24KHZ, dtype: Any 
 
 
 def codes(params: Any, z: Array, stages: int, *, config: Config = ENCODEC_24KHZ) -> Array:
-    """The transmitted numbers of latent ``z [N, C]``: ``[N, stages]`` int32, 0..1023; 10 bits each."""
-    return _quantise(params, z, stages, config)[0]
+    """The transmitted numbers of latent ``z [N, C]``: ``[N, stages]`` int32, 0..1023; 10 bits each.
 
-
-def quantise(params: Any, z: Array, stages: int, *, config: Config = ENCODEC_24KHZ) -> Array:
-    """Latent ``z [N, C]`` as the receiver sees it with `stages` codebooks: ``[N, C]``; loudness passes untouched.
-
-    The gradient passes straight through. Any number from 1 works; ``config.stages`` are the published ones.
+    Any number of stages from 1 works; ``config.stages`` are the published ones.
     """
-    z_q = _quantise(params, z, stages, config)[1]
-    if not config.causal:
-        z_q = kept(jnp.concatenate([z_q, z[:, config.dimension :]], axis=1), used(z))
-    return straight_through(z, z_q)
+    check_latent("codes", z, _channels(config))
+    books = params["codebooks"]
+    check_stages(stages, books.shape[0], config.stages)
+
+    def stage(rest: Array, book: Array) -> tuple[Array, Array]:
+        product = jnp.matmul(rest, book.T, precision=lax.Precision.HIGHEST)
+        index = jnp.argmax(2 * product - jnp.sum(jnp.square(book), axis=1), axis=1)
+        return rest - book[index], index.astype(jnp.int32)
+
+    return lax.scan(stage, z[:, : config.dimension], books[:stages])[1].T
+
+
+def dequantise(params: Any, codes: Array) -> Array:
+    """Latent ``[N, 128]`` of ``codes [N, S]``; the loudness is not theirs to say."""
+    return looked_up(params["codebooks"], codes)
 
 
 def _channels(config: Config) -> int:
     """Of the latent; the model that is not causal has the loudness too."""
     return config.dimension + (not config.causal)
-
-
-def _quantise(params: Any, z: Array, stages: int, config: Config) -> tuple[Array, Array]:
-    check_latent("quantise", z, _channels(config))
-    books = params["codebooks"]
-    check_stages(stages, books.shape[0], config.stages)
-    z = z[:, : config.dimension]
-
-    def stage(carry: tuple[Array, Array], book: Array) -> tuple[tuple[Array, Array], Array]:
-        rest, total = carry
-        product = jnp.matmul(rest, book.T, precision=lax.Precision.HIGHEST)
-        index = jnp.argmax(2 * product - jnp.sum(jnp.square(book), axis=1), axis=1)
-        return (rest - book[index], total + book[index]), index.astype(jnp.int32)
-
-    (_, z_q), index = lax.scan(stage, (z, jnp.zeros_like(z)), books[:stages])
-    return index.T, z_q
 
 
 # --- seconds coded apart, 48 kHz ---

@@ -27,9 +27,15 @@ def check_stages(stages: int, most: int, published: tuple[int, ...]) -> None:
         raise ValueError(f"stages is a number from 1 to {most} (published: {published}); got {stages}.")
 
 
-def straight_through(z: Array, z_q: Array) -> Array:
-    """The value of `z_q`, to the last bit, with the gradient of `z`."""
-    return (z - lax.stop_gradient(z)) + lax.stop_gradient(z_q)  # z − z is exactly 0
+def looked_up(books: Array, codes: Array) -> Array:
+    """The sum of the entries ``[N, C]`` that ``codes [N, S]`` name in codebooks ``[S or more, K, C]``."""
+
+    def stage(total: Array, x: tuple[Array, Array]) -> tuple[Array, None]:
+        book, index = x
+        return total + book[index], None
+
+    start = jnp.zeros((codes.shape[0], books.shape[2]), books.dtype)
+    return lax.scan(stage, start, (books[: codes.shape[1]], codes.T))[0]
 
 
 def leaves(tree: Any) -> dict[str, Any]:

@@ -25,7 +25,7 @@ import numpy as np
 from jax import lax
 
 from jaxhack.types import Array, Codec, Weight
-from ports.latents import check_latent, check_stages, check_wav, straight_through
+from ports.latents import check_latent, check_stages, check_wav, looked_up
 from ports.tflite_weights import Operator, read_tflite
 from ports.transformer import dot
 from ports.weight_file import weight_file
@@ -89,7 +89,9 @@ def lyra(paths: Mapping[str, Path], *, dtype: Any = jnp.float32) -> Codec:
         encode=functools.partial(encode, dtype=dtype),
         decode=functools.partial(decode, dtype=dtype),
         delay=0,
-        quantise=quantise,
+        codes=codes,
+        dequantise=dequantise,
+        codebook_size=ENTRIES,
         stages=STAGES,
         weights={file: digest for file, (_, digest) in found.items()},
     )
@@ -109,34 +111,26 @@ def decode(params: Any, z: Array, *, dtype: Any = jnp.float32) -> Array:
 
 
 def codes(params: Any, z: Array, stages: int) -> Array:
-    """The transmitted numbers of latent ``z [N, 64]``: ``[N, stages]`` int32, 0..15; 4 bits each."""
-    return _quantise(params, z, stages)[0]
+    """The transmitted numbers of latent ``z [N, 64]``: ``[N, stages]`` int32, 0..15; 4 bits each.
 
-
-def quantise(params: Any, z: Array, stages: int) -> Array:
-    """Latent ``z [N, 64]`` as the receiver sees it with ``stages`` quantiser stages: ``[N, 64]``.
-
-    The gradient passes straight through. ``stages`` is 16, 30 or 46 in Lyra; any number from 1 to 46 works.
+    ``stages`` is 16, 30 or 46 in Lyra; any number from 1 to 46 works.
     """
-    z_q = _quantise(params, z, stages)[1]
-    return straight_through(z, z_q)
-
-
-def _quantise(params: Any, z: Array, stages: int) -> tuple[Array, Array]:
-    check_latent("quantise", z, CHANNELS)
+    check_latent("codes", z, CHANNELS)
     books = params["codebooks"]
     check_stages(stages, books.shape[0], STAGES)
 
-    def stage(carry: tuple[Array, Array], book: Array) -> tuple[tuple[Array, Array], Array]:
-        rest, total = carry
+    def stage(rest: Array, book: Array) -> tuple[Array, Array]:
         index = jnp.argmin(jnp.sum(jnp.square(rest[:, None] - book), axis=-1), axis=-1)
         entry = book[index]
         # Not rest − entry: the original's straight-through form rounds differently, and codes depend on it.
-        rest = rest - (rest + (entry - rest))
-        return (rest, total + entry), index.astype(jnp.int32)
+        return rest - (rest + (entry - rest)), index.astype(jnp.int32)
 
-    (_, z_q), index = lax.scan(stage, (z, jnp.zeros_like(z)), books[:stages])
-    return index.T, z_q
+    return lax.scan(stage, z, books[:stages])[1].T
+
+
+def dequantise(params: Any, codes: Array) -> Array:
+    """Latent ``[N, 64]`` of ``codes [N, S]``."""
+    return looked_up(params["codebooks"], codes)
 
 
 # --- architecture; modules carry the names of the original's layers ---

@@ -37,7 +37,7 @@ from jaxhack.types import Array, Codec, Weight
 from ports.activations import elu
 from ports.checkpoint import read_safetensors, strict_load
 from ports.conv1d import HIGHEST, conv1d, from_torch, torch_shape, transposed1d
-from ports.latents import check_latent, check_stages, check_wav, leaves, straight_through
+from ports.latents import check_latent, check_stages, check_wav, leaves, looked_up
 from ports.transformer import stack
 from ports.weight_file import weight_file
 
@@ -114,7 +114,9 @@ def codec(
         encode=functools.partial(encode, config=config, dtype=dtype),
         decode=functools.partial(decode, config=config, dtype=dtype),
         delay=0,
-        quantise=functools.partial(quantise, config=config),
+        codes=functools.partial(codes, config=config),
+        dequantise=dequantise,
+        codebook_size=config.entries,
         stages=config.stages,
         weights=weights or {},
     )
@@ -145,37 +147,27 @@ def combined(params: Any, z: Array) -> Array:
 
 
 def codes(params: Any, z: Array, stages: int, *, config: Config = MIMI) -> Array:
-    """The transmitted numbers of latent ``z [N, 512]``: ``[N, stages]`` int32, 0..2047; 11 bits each."""
-    return _quantise(params, z, stages, config)[0]
+    """The transmitted numbers of latent ``z [N, 512]``: ``[N, stages]`` int32, 0..2047; 11 bits each.
 
-
-def quantise(params: Any, z: Array, stages: int, *, config: Config = MIMI) -> Array:
-    """Latent ``z [N, 512]`` as the receiver sees it with `stages` codebooks: ``[N, 512]``.
-
-    The first codebook is the semantic one; with it alone the acoustic half is zero. The gradient passes straight
-    through. Any number of codebooks works, from 1 to 32.
+    The first codebook is the semantic one. Any number of codebooks works, from 1 to 32.
     """
-    z_q = _quantise(params, z, stages, config)[1]
-    return straight_through(z, z_q)
-
-
-def _quantise(params: Any, z: Array, stages: int, config: Config) -> tuple[Array, Array]:
-    check_latent("quantise", z, 2 * config.codebook_dimension)
+    check_latent("codes", z, 2 * config.codebook_dimension)
     check_stages(stages, config.codebooks, config.stages)
 
-    def stage(carry: tuple[Array, Array], book: Array) -> tuple[tuple[Array, Array], Array]:
-        rest, total = carry
+    def stage(rest: Array, book: Array) -> tuple[Array, Array]:
         product = jnp.matmul(rest, book.T, precision=HIGHEST)
         index = jnp.argmax(2 * product - jnp.sum(jnp.square(book), axis=1), axis=1)
-        return (rest - book[index], total + book[index]), index.astype(jnp.int32)
+        return rest - book[index], index.astype(jnp.int32)
 
-    found = []
-    for part, half, count in zip(_PARTS, jnp.split(z, 2, axis=1), (1, stages - 1), strict=True):
-        books = params["quantizer"][part]["codebooks"][:count]
-        (_, total), index = lax.scan(stage, (half, jnp.zeros_like(half)), books)
-        found.append((index.T, total))
-    index, z_q = (jnp.concatenate(x, axis=1) for x in zip(*found, strict=True))
-    return index, z_q
+    halves = zip(_PARTS, jnp.split(z, 2, axis=1), (1, stages - 1), strict=True)
+    found = [lax.scan(stage, half, params["quantizer"][part]["codebooks"][:n])[1] for part, half, n in halves]
+    return jnp.concatenate(found).T
+
+
+def dequantise(params: Any, codes: Array) -> Array:
+    """Latent ``[N, 512]`` of ``codes [N, S]``; of the semantic one alone, the acoustic half is zero."""
+    halves = zip(_PARTS, (codes[:, :1], codes[:, 1:]), strict=True)
+    return jnp.concatenate([looked_up(params["quantizer"][part]["codebooks"], x) for part, x in halves], axis=1)
 
 
 # --- architecture; modules carry the names of the original's ---

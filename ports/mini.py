@@ -27,7 +27,7 @@ from flax import serialization
 from jax import lax
 
 from jaxhack.types import Array, Codec, Weight
-from ports.latents import check_latent, check_stages, check_wav, leaves, straight_through
+from ports.latents import check_latent, check_stages, check_wav, leaves, looked_up
 from ports.transformer import Dense
 from ports.weight_file import weight_file
 
@@ -90,7 +90,9 @@ def codec(params: Any, weights: Mapping[str, str] | None = None, *, dtype: Any =
         encode=functools.partial(encode, dtype=dtype),
         decode=functools.partial(decode, dtype=dtype),
         delay=0,
-        quantise=quantise,
+        codes=codes,
+        dequantise=dequantise,
+        codebook_size=ENTRIES,
         stages=STAGES,
         weights=weights or {},
     )
@@ -109,24 +111,35 @@ def decode(params: Any, z: Array, *, dtype: Any = jnp.float32) -> Array:
     return jnp.asarray(Decoder(dtype=dtype).apply({"params": params["decoder"]}, z))
 
 
-def quantise(params: Any, z: Array, stages: int) -> Array:
-    """Latent ``z [N, 64]`` as the receiver sees it with `stages` quantiser stages of 6 bits: ``[N, 64]``.
+def codes(params: Any, z: Array, stages: int) -> Array:
+    """The transmitted numbers of latent ``z [N, 64]``: ``[N, stages]`` int32, 0..63; 6 bits each.
 
-    The gradient passes straight through. `stages` is 16, 32 or 64 as published; any number from 1 to 64 works.
+    `stages` is 16, 32 or 64 as published; any number from 1 to 64 works.
     """
-    check_latent("quantise", z, CHANNELS)
+    check_latent("codes", z, CHANNELS)
     books = params["codebooks"]
     check_stages(stages, books.shape[0], STAGES)
-    return straight_through(z, quantised(books[:stages], z)[-1])
+    return _stages(books[:stages], z)[0].T
+
+
+def dequantise(params: Any, codes: Array) -> Array:
+    """Latent ``[N, 64]`` of ``codes [N, S]``."""
+    return looked_up(params["codebooks"], codes)
 
 
 def quantised(books: Array, z: Array) -> Array:
     """What each number of stages makes of latent ``z [N, C]``: ``[S, N, C]`` for codebooks ``[S, K, C]``."""
+    return _stages(books, z)[1]
 
-    def stage(total: Array, book: Array) -> tuple[Array, Array]:
+
+def _stages(books: Array, z: Array) -> tuple[Array, Array]:
+    """Of each stage the entries chosen ``[S, N]``, and the sum so far ``[S, N, C]``."""
+
+    def stage(total: Array, book: Array) -> tuple[Array, tuple[Array, Array]]:
         scores = (z - total) @ book.T - 0.5 * jnp.sum(jnp.square(book), axis=1)
-        total = total + book[jnp.argmax(scores, axis=1)]
-        return total, total
+        index = jnp.argmax(scores, axis=1)
+        total = total + book[index]
+        return total, (index.astype(jnp.int32), total)
 
     return lax.scan(stage, jnp.zeros_like(z), books)[1]
 

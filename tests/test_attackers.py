@@ -112,3 +112,98 @@ def test_contract(make):
     assert batch.shape == (4, CHANNELS) and np.isfinite(batch).all()
     other = jax.tree.map(lambda x: x.at[1:].multiply(0) if x.ndim > 1 else x, points)
     np.testing.assert_allclose(act(state, jax.random.split(keys[0], 4), other)[0], batch[0], atol=1e-5)
+
+
+def learned(options, steps=60):
+    """The last metrics, and the action on the first utterance, of a training on four."""
+    _, target, points = setup()
+    attacker = grpo(target, **{"batch": 4, "hidden": 16, "learning_rate": 3e-3, **options})
+
+    @jax.jit
+    def train(points):
+        def body(state, key):
+            return attacker.step(state, key, points)
+
+        state, metrics = jax.lax.scan(
+            body, attacker.init(jax.random.key(0)), jax.random.split(jax.random.key(1), steps)
+        )
+        return jax.tree.map(lambda m: m[-1], metrics), attacker.act(state, jax.random.key(2), first(points)), metrics
+
+    return jax.device_get(train(points))
+
+
+def test_a_policy_per_frame_learns_one_action_for_all_frames():
+    last, action, metrics = learned({"per_frame": True})
+    direction = np.asarray(first(setup()[2]).content[1]) * TARGET
+    assert action.shape == (250, CHANNELS)
+    cosine = action @ direction / np.linalg.norm(action, axis=1) / np.linalg.norm(direction)
+    assert np.mean(cosine) > 0.5 and metrics["reward"][-10:].mean() > metrics["reward"][:10].mean()
+    assert last["log_ratio_sd"] < 1
+
+
+def test_a_divergence_holds_the_policy_back():
+    free, held = (learned({"kl": kl})[0] for kl in (1e-6, 1.0))
+    assert 0 <= held["kl"] < 0.3 * free["kl"] and held["reward"] < free["reward"]
+
+
+def test_dr_grpo_leaves_the_scale_of_a_group():
+    rewards = jnp.asarray([[1.0, 3.0], [1.0, 1.2], [1.0, np.nan]])
+    advantages, _, _ = group_advantages(rewards, scale_rewards=False)
+    np.testing.assert_allclose(advantages, [[-1, 1], [-0.1, 0.1], [0, 0]], atol=1e-6)
+
+
+def test_more_draws_of_a_policy_never_lose():
+    _, target, points = setup(1)
+    rewards = []
+    for draws in (1, 4, 12):
+        attacker = grpo(target, batch=1, hidden=8, draws=draws)
+        assert attacker.per_act.scores == (draws if draws > 1 else 0)
+
+        @jax.jit
+        def score(points, attacker=attacker):
+            action = attacker.act(attacker.init(jax.random.key(4)), jax.random.key(5), first(points))
+            return target.rewards(points, action[None, None])[0, 0]
+
+        rewards.append(float(score(points)))
+    assert rewards == sorted(rewards) and rewards[0] < rewards[-1]
+
+
+def test_actions_of_samples_have_no_frames():
+    from jaxhack.spaces import waveform
+
+    with pytest.raises(ValueError, match="per_frame needs actions that have frames; those of waveform have none"):
+        grpo(objective(predictor(), waveform()), per_frame=True)
+
+
+def test_auto_pgd_looks_back_when_the_paper_does():
+    """Checks of 100 steps, Croce and Hein, section 3.2."""
+    from jaxhack.attackers.pgd import _checkpoints
+
+    assert np.flatnonzero(_checkpoints(100)).tolist() == [22, 41, 57, 70, 80, 87, 93, 99]
+
+
+@pytest.mark.parametrize(
+    ("gains", "size_then", "best_then", "halved"),
+    [
+        (10, 1.0, 2.0, False),  # enough gains, a new best
+        (7, 1.0, 2.0, True),  # too few gains
+        (10, 1.0, 3.0, True),  # no new best at an unchanged step
+        (10, 2.0, 3.0, False),  # nor one just after it was halved, which is no reason to halve again
+    ],
+)
+def test_auto_pgd_halves_its_step(gains, size_then, best_then, halved):
+    from jaxhack.attackers.geometry import Geometry
+    from jaxhack.attackers.pgd import Search, _adaptive
+
+    ground = Geometry((1,), jnp.float32(1), jnp.ones(1, bool), jnp.zeros, lambda a: a, jnp.sign)
+    at, before, best, slope = (jnp.full(1, x) for x in (4.0, 2.0, 10.0, 1.0))
+    score, three, one = jnp.float32(0.0), jnp.float32(3.0), jnp.float32(1.0)
+    then = jnp.float32(size_then), jnp.float32(best_then)
+    s = Search(at, before, slope, score, best, three, slope, one, jnp.int32(gains), jnp.int32(10), then)
+    after = _adaptive(ground, s, slope, jnp.bool_(True))
+    # From where it is, 3/4 of a step and 1/4 of the last move; from the best iterate, half a step and no last move.
+    assert after.action == (10.5 if halved else 4.0 + 0.75 + 0.5)
+    assert after.step_size == (0.5 if halved else 1.0)
+    assert after.checked == (1.0, 3.0) and after.gains == after.steps == 0
+    whole = _adaptive(ground, s._replace(before=at), slope, jnp.bool_(False))
+    assert whole.action == 5.0, "the first step has no last move to go on with"

@@ -72,13 +72,14 @@ LINE = {
 }
 
 
-def run(record=None, rows=None, summary=None, training=None, attackers=None):
+def run(record=None, rows=None, summary=None, training=None, attackers=None, recordings=()):
     attackers = [entry(), entry(seed=1), random(), random_best()] if attackers is None else attackers
     return checks.warnings(
         RECORD if record is None else record,
         [ROW, ROW] if rows is None else rows,
         {"offset": 0.05, "attackers": attackers} | (summary or {}),
         [LINE | {"step": i} for i in range(STEPS)] if training is None else training,
+        recordings,
     )
 
 
@@ -97,6 +98,18 @@ def test_settings_are_changed_by_no_check():
     record, rows = copy.deepcopy(RECORD), copy.deepcopy([ROW])
     run(record=record, rows=rows)
     assert record == RECORD and rows == [ROW]
+
+
+def climbing(*slopes):
+    """Rows of an attacker that asks for gradients, each utterance with two arms."""
+    asked = ROW | {"status": "ok", "gradients": 50}
+    return [asked | {"utterance": str(i), "slope": slope} for i, slope in enumerate(slopes) for _ in range(2)]
+
+
+def heard(train, test):
+    """What was noted of recordings with these digests."""
+    halves = {"train": train, "test": test}
+    return [{"id": f"{h}{i}", "half": h, "digest": d} for h, ds in halves.items() for i, d in enumerate(ds)]
 
 
 def settings(**changes):
@@ -198,6 +211,36 @@ CASES = {
         {"rows": [ROW, ROW | {"score_attacked": 5.2, "score_attacked_unrounded": 5.2}]},
         "1 of 2 rows hold a score outside the predictor's nominal scale 1–5 (lowest 3.00, highest 5.20)",
     ),
+    "broken slopes": (
+        {"rows": climbing(*[0.1] * 9, None)},
+        "The score's gradient at x̂ is not finite on 10 % of 10 utterances",
+    ),
+    "flat slopes": (
+        {"rows": climbing(0.1, 0.0, 0.0, 0.0)},
+        "The score's gradient at x̂ is zero on 75 % of 4 utterances",
+    ),
+    "noise": (
+        {"summary": {"repeat_sd": 0.02}},
+        "p does not give the same audio the same score (sd 0.02 MOS): a gain is known to 0.028 MOS",
+    ),
+    "improving": (
+        {"training": curves(reward=lambda t: 3.5 + t)},
+        "Attacker 1 of 2 still improved when training ended (reward +0.20 MOS over the last fifth)",
+    ),
+    "overlap": (
+        {"recordings": heard("abc", "dea")},
+        "1 test recordings, such as 'test2', hold the very audio of a training recording",
+    ),
+    "fewer than thirty": (
+        {
+            "attackers": [
+                entry(n=29, attack_success_rate=0.0, attack_success_rate_naive=0.0, interval=[0.0, 0.12]),
+                random(attack_success_rate=0.0),
+                random_best(attack_success_rate=0.0),
+            ]
+        },
+        "29 judged test utterances are few: the worst attacker's 95 % interval is 0.00–0.12, and 30 are the least",
+    ),
     "budget": ({"rows": [ROW, ROW | {"achieved_size": 0.500001}]}, "1 of 2 perturbations exceed the budget ε = 0.5"),
     "rounding": (
         {"rows": [ROW, ROW | {"score_attacked_unrounded": 4.04}]},
@@ -231,6 +274,23 @@ NEAR_MISSES = {
     "undetermined": {"attackers": [entry(n=95, n_undetermined=5), random(), random_best()]},
     "few": {"attackers": [entry(interval=[0.71, 0.9]), random(), random_best()]},
     "offset": {"summary": {"offset": 0.15}},
+    "thirty": {
+        "attackers": [
+            entry(n=30, attack_success_rate=0.0, attack_success_rate_naive=0.0, interval=[0.0, 0.12]),
+            random(attack_success_rate=0.0),
+            random_best(attack_success_rate=0.0),
+        ]
+    },
+    "slopes": {"rows": climbing(*[0.1] * 19, 0.0, *[0.1] * 19, None)},
+    "no slopes asked for": {"rows": [row | {"gradients": 0} for row in climbing(None, None)]},
+    "slopes of unreadable files": {
+        "rows": [*climbing(*[0.1] * 9), climbing(None)[0] | {"utterance": "x", "status": "unreadable"}]
+    },
+    "rounding noise": {"summary": {"repeat_sd": 1e-5}},
+    "improving little": {"training": curves(reward=lambda t: 3.5 + 0.14 * t)},
+    "improving by luck": {"training": curves(reward=lambda t: 3.5 + 0.3 * t + 0.5 * (round(99 * t) % 2))},
+    "improving early": {"training": curves(reward=lambda t: 3.5 + min(t, 0.6))},
+    "overlap": {"recordings": heard(["a", "b", "b", None], ["c", "d", None])},
     "no offset": {"summary": {"offset": None}},
     "scale": {"rows": [ROW | {"score_attacked": 5.0, "score_attacked_unrounded": 5.0}]},
     "budget": {"rows": [ROW | {"achieved_size": 0.5 * (1 + 5e-7)}]},
@@ -249,3 +309,42 @@ def test_no_warning_short_of_the_limit(name):
 
 def test_shares_are_never_rounded_to_all_or_nothing():
     assert [checks.percent(x) for x in (0.0, 0.001, 0.862, 0.998, 1.0)] == ["0 %", "0.1 %", "86 %", "99.8 %", "100 %"]
+
+
+def test_a_gain_within_the_noise_is_said_beside_it():
+    weak = [entry(mean_gain=0.13), entry(seed=1, mean_gain=0.15), random(mean_gain=-0.1)]
+    found = run(attackers=weak, summary={"repeat_sd": 0.1})
+    assert found[1] == "Attacker 0 of 2 does not gain more than that noise (mean gain +0.13 MOS against 0.14)."
+    assert len(found) == 2
+
+
+def line(attacker, gain, rate, gradients, space="latent-toy", epsilon=0.5):
+    """An audit in a suite, as far as audits are compared."""
+    return {
+        "audit": attacker,
+        "attacker": attacker,
+        "space": space,
+        "epsilon": epsilon,
+        "mean_gain": gain,
+        "attack_success_rate": rate,
+        "gradients": gradients,
+    }
+
+
+def test_scores_alone_should_not_beat_gradients():
+    record = {"demo": False, "legs": dict.fromkeys(("pgd", "grpo"), settings(profile="paper")["settings"])}
+
+    def across(*lines):
+        return list(checks.across(record, {"lines": lines, "any_attack_n": 40}))
+
+    white, weak = line("pgd", 1.0, 0.8, 50), line("pgd", 0.1, 0.1, 50)
+    for black, numbers in (
+        (line("grpo", 1.2, 0.7, 0), "mean gain 1.20 against 1.00"),
+        (line("grpo", 0.9, 0.9, 0), "success 0.90 against 0.80"),
+    ):
+        (sentence,) = across(weak, black, white)
+        assert sentence.startswith("In latent-toy at ε = 0.5, grpo, which sees scores only, finds more than pgd")
+        assert numbers in sentence
+        assert across(black) == across(white, weak) == []
+        assert across(white, black | {"epsilon": 0.6}) == across(white, black | {"space": "waveform"}) == []
+    assert across(white, line("grpo", 1.0, 0.8, 0)) == across(white, line("grpo", None, None, 0)) == []

@@ -209,7 +209,9 @@ print("imported:", *{"jax", "numpy", "soundfile", "rich"} & set(sys.modules))"""
         assert part in words
 
 
-@pytest.mark.parametrize("command", [[], ["score"], ["reconstruct"], ["audit"], ["models"], ["models", "get"]])
+@pytest.mark.parametrize(
+    "command", [[], ["score"], ["probe"], ["reconstruct"], ["transfer"], ["audit"], ["models"], ["models", "get"]]
+)
 def test_help_has_an_example(command):
     text = run(*command, "--help").stdout
     assert "jaxhack" in text.partition("Example:")[2] or not command

@@ -106,6 +106,22 @@ def test_codec(made):
 
 
 @everything("codec")
+def test_codes_stand_for_the_quantised_latent(made):
+    codec, stages = made, made.stages[0]
+    z = jnp.asarray(np.random.default_rng(0).normal(size=(6, codec.channels)), jnp.float32)
+    index = np.asarray(jax.jit(lambda p, z: codec.codes(p, z, stages))(codec.params, z))
+    assert index.shape == (6, stages) and index.dtype == np.int32
+    assert index.min() >= 0 and index.max() < codec.codebook_size
+    z_q, back = jax.vjp(jax.jit(lambda z: codec.quantise(codec.params, z, stages)), z)
+    found = np.asarray(jax.jit(codec.dequantise)(codec.params, index))
+    np.testing.assert_allclose(z_q[:, : found.shape[1]], found, atol=1e-5)
+    np.testing.assert_array_equal(z_q[:, found.shape[1] :], z[:, found.shape[1] :])
+    np.testing.assert_array_equal(back(z)[0], z, err_msg="the gradient does not pass straight through")
+    highest = jnp.full((6, stages), codec.codebook_size - 1)
+    assert np.isfinite(codec.dequantise(codec.params, highest)).all()
+
+
+@everything("codec")
 def test_codec_is_aligned(made):
     """The delay that the codec states is the lag of the best cross-correlation."""
     codec = made

@@ -1,16 +1,21 @@
 import json
 
+import numpy as np
 import pytest
+import toys
 
+from jaxhack import audio, run
 from jaxhack.inputs import (
     DEMO,
     Utterance,
     check_disjoint,
     check_speakers,
     collect,
+    digest,
     fingerprint,
     is_demo,
     limit,
+    listed,
     split,
 )
 
@@ -157,6 +162,25 @@ def test_splits_keep_groups_whole():
         split(some(9))
     with pytest.raises(ValueError, match="above 0 and below 1"):
         split(utterances, test_fraction=1.0)
+
+
+def test_a_digest_is_of_what_is_heard(tmp_path):
+    wav = toys.speechlike(0.5, 0)
+    for name, rate, shift in (("a.wav", 16000, 0), ("b.flac", 16000, 0), ("c.wav", 8000, 0), ("d.wav", 16000, 1e-3)):
+        audio.write(tmp_path / name, wav + np.float32(shift), rate)
+    (tmp_path / "e.wav").write_text("not audio")
+    a, b, c, d, e = (digest(u) for u in collect([tmp_path]))
+    assert a == b and len({a, c, d}) == 3 and e is None
+
+
+def test_recordings_are_found_again_by_what_was_listed(tmp_path):
+    touch(tmp_path, "new\nline.wav", "sub/речь.wav")
+    (tmp_path / "manifest.csv").write_text("file,speaker\nsub/речь.wav,ann\n", encoding="utf-8")
+    given = collect([tmp_path])
+    (tmp_path / "list").mkdir()
+    run.write_lines(tmp_path / "list" / "recordings.jsonl", listed(given, "test"))
+    again = collect([tmp_path / "list" / "recordings.jsonl"])
+    assert [u[:3] for u in again] == [u[:3] for u in given] and {u.meta["half"] for u in again} == {"test"}
 
 
 def test_chosen_sets_are_checked(tmp_path):

@@ -15,7 +15,7 @@ from rounding import moved
 from tflite_writer import layer, random_lyra, write_tflite
 
 from ports import lyra as module
-from ports.lyra import LYRA_WEIGHTS, codes, decode, encode, lyra, quantise
+from ports.lyra import LYRA_WEIGHTS, codes, decode, encode, lyra
 from ports.tflite_weights import Constant, Operator, read_tflite
 
 
@@ -36,7 +36,11 @@ def published(shared):
 
 # Compiling is what costs here, so the tests share few lengths: 10 000 and 1280 samples, 32 and 4 frames.
 ENCODE, DECODE = jax.jit(encode), jax.jit(decode)
-QUANTISE, CODES = jax.jit(quantise, static_argnums=2), jax.jit(codes, static_argnums=2)
+CODES = jax.jit(codes, static_argnums=2)
+
+
+def quantise(codec, z, stages):
+    return jax.jit(lambda params, z: codec.quantise(params, z, stages))(codec.params, z)
 
 
 def normal(seed, *shape):
@@ -168,25 +172,25 @@ def test_codes_are_the_nearest_entries(codec):
     found = CODES(codec.params, z, 16)
     assert (found.shape, found.dtype) == ((5, 16), jnp.int32)
     np.testing.assert_array_equal(found, np.stack(expected, 1))
-    np.testing.assert_allclose(QUANTISE(codec.params, z, 16), z - rest, atol=1e-5)
+    np.testing.assert_allclose(quantise(codec, z, 16), z - rest, atol=1e-5)
 
 
 def test_quantising_passes_gradients_straight_through(codec):
     z, weight = 2 * normal(12, 5, 64), normal(13, 5, 64)
-    gradient = jax.grad(lambda z: jnp.sum(weight * quantise(codec.params, z, 30)))(z)
+    gradient = jax.grad(lambda z: jnp.sum(weight * codec.quantise(codec.params, z, 30)))(z)
     np.testing.assert_array_equal(gradient, weight)
 
 
 def test_more_stages_come_closer(codec):
     z = 2 * normal(14, 5, 64)
-    errors = [float(jnp.mean(jnp.square(QUANTISE(codec.params, z, n) - z))) for n in (16, 30, 46)]
+    errors = [float(jnp.mean(jnp.square(quantise(codec, z, n) - z))) for n in (16, 30, 46)]
     assert errors == sorted(errors, reverse=True) and errors[-1] < 0.9 * errors[0]
 
 
 @pytest.mark.parametrize("stages", [0, 47, -1])
 def test_unknown_number_of_stages(codec, stages):
     with pytest.raises(ValueError, match=f"stages is a number from 1 to 46 .*got {stages}"):
-        quantise(codec.params, np.zeros((2, 64), np.float32), stages)
+        codec.quantise(codec.params, np.zeros((2, 64), np.float32), stages)
 
 
 @pytest.mark.parametrize(

@@ -75,15 +75,15 @@ def test_quantiser_takes_the_nearest_entry_of_each_stage(params, speech):
     for stage in range(1, 4):
         nearest = np.argmin(np.sum((rest[:, None] - books[stage - 1]) ** 2, axis=-1), axis=1)
         rest = rest - books[stage - 1][nearest]
-        np.testing.assert_allclose(mini.quantise(params, z, stage), z - rest, atol=1e-5)
-    slope = jax.grad(lambda z: jnp.sum(mini.quantise(params, z, 16) * 3))(z)
+        np.testing.assert_allclose(mini.codec(params).quantise(params, z, stage), z - rest, atol=1e-5)
+    slope = jax.grad(lambda z: jnp.sum(mini.codec(params).quantise(params, z, 16) * 3))(z)
     np.testing.assert_array_equal(slope, np.full(z.shape, 3.0))
 
 
 @pytest.mark.parametrize("stages", [0, 65])
 def test_quantiser_refuses_other_numbers_of_stages(params, stages):
     with pytest.raises(ValueError, match="from 1 to 64"):
-        mini.quantise(params, jnp.zeros((2, mini.CHANNELS)), stages)
+        mini.codec(params).quantise(params, jnp.zeros((2, mini.CHANNELS)), stages)
 
 
 @pytest.mark.parametrize(

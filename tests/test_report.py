@@ -147,6 +147,7 @@ def test_summary_numbers(made):
     naive = [a["attack_success_rate_naive"] for a in summary["attackers"]]
     assert naive == pytest.approx([2 / 3, 2 / 3, 0.0, 1.0])
     assert [a["mean_gain"] for a in summary["attackers"]] == pytest.approx([0.5, 0.25, 0.0, 1 / 3])
+    assert [a["gain_p90"] for a in summary["attackers"]] == pytest.approx([0.7, 0.5, 0.2, 0.45])
     assert [a["degraded_rate"] for a in summary["attackers"]] == pytest.approx([2 / 3, 1.0, 1 / 3, 1.0])
     assert [(a["n"], a["n_undetermined"], a["n_failed"]) for a in summary["attackers"]] == [(3, 0, 1)] * 4
     assert summary["worst_attack_success_rate"] == pytest.approx(2 / 3)
@@ -190,6 +191,7 @@ def test_table_fits_80_columns_and_names_what_could_be_confused(made):
 def test_csv_has_every_row(made):
     with (made[0] / "table.csv").open() as f:
         lines = list(csv.DictReader(f))
+    assert [float(line["gain_p90"]) for line in lines if line["role"] == "attacker"] == pytest.approx([0.7, 0.5])
     assert [line["role"] for line in lines] == [
         "worst attacker",
         "mean of attackers",

@@ -11,10 +11,10 @@ from jaxhack import rows
 COLUMNS = [
     "utterance", "predictor", "space", "epsilon", "attacker",
     "seed", "baseline", "score_input", "score_reference",
-    "score_attacked", "score_attacked_unrounded", "gain", "gain_naive",
+    "score_attacked", "score_attacked_unrounded", "score_repeat", "gain", "gain_naive",
     "estoi_reference", "estoi_attacked", "si_sdr_reference", "si_sdr_attacked",
     "verdict", "verdict_naive", "votes", "void",
-    "queries", "gradients", "seconds",
+    "queries", "gradients", "slope", "seconds",
     "source_rate", "resampled", "clipped_samples", "achieved_size",
     "status", "reason",
 ]  # fmt: skip
@@ -42,7 +42,7 @@ def test_round_trip_in_order_with_nan_as_null(tmp_path):
     rows.write(tmp_path / "r.parquet", [first, second, failed("d.wav"), third])
     found = rows.read(tmp_path / "r.parquet")
     assert [r["utterance"] for r in found] == ["naïve “x”\n.wav", "b.wav", "d.wav", "c.wav"]
-    assert found[0] == {name: first[name] for name in COLUMNS}
+    assert found[0] == {name: first.get(name) for name in COLUMNS}
     assert found[1]["estoi_attacked"] is None and found[1]["score_attacked"] == 3.5
     assert found[2]["status"] == "unreadable" and found[2]["reason"] == "not audio"
     assert found[2]["source_rate"] is None and found[2]["gain"] is None and found[2]["estoi_reference"] is None
@@ -110,6 +110,14 @@ def test_refuses_foreign_and_truncated_files(tmp_path):
             rows.read(path)
     with pytest.raises(FileNotFoundError):
         rows.read(tmp_path / "none.parquet")
+
+
+def test_rows_from_before_a_column_was_stored(tmp_path):
+    path = tmp_path / "r.parquet"
+    rows.write(path, [row() | {"slope": 0.5, "score_repeat": 3.0}])
+    pq.write_table(pq.read_table(path).drop_columns(["slope", "score_repeat"]), path)
+    (found,) = rows.read(path)
+    assert list(found) == COLUMNS and found["slope"] is None and found["score_repeat"] is None
 
 
 def test_parts_merge_in_order_and_go(tmp_path):

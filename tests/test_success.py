@@ -54,6 +54,14 @@ def test_restarts_each_half_together_all():
     assert found["degraded_rate"] == 1.0 and found["degraded_rate_baseline"] == pytest.approx(0.8)
 
 
+def test_noise_is_the_deviation_of_two_scores_of_one_audio():
+    given = [row(f"{i}.wav", a, score_repeat=3.1 + d) for i, d in enumerate((0.1, -0.3)) for a in ("grpo", "random")]
+    given += [failed("f.wav"), row("silent.wav", score_repeat=9.0, status="silent")]
+    assert summary(given, 0.3, RULES)["repeat_sd"] == pytest.approx(math.sqrt((0.01 + 0.09) / 2 / 2))
+    assert summary([row("a.wav", score_repeat=3.1)], 0.3, RULES)["repeat_sd"] == 0.0
+    assert summary([row("a.wav")], 0.3, RULES)["repeat_sd"] is None  # from before it was stored
+
+
 def test_every_figure_of_one_attacker():
     given = [
         row("a.wav", gain=1.0),
@@ -71,8 +79,8 @@ def test_every_figure_of_one_attacker():
     assert entry == pytest.approx(
         {
             "attacker": "grpo", "seed": 0, "baseline": False, "attack_success_rate": 0.25,
-            "attack_success_rate_naive": 0.5, "mean_gain": 0.25, "mean_gain_naive": 0.35, "degraded_rate": 0.75,
-            "n": 4, "n_naive": 4, "n_undetermined": 1, "n_failed": 1, "queries": 100,
+            "attack_success_rate_naive": 0.5, "mean_gain": 0.25, "gain_p90": 0.85, "mean_gain_naive": 0.35,
+            "degraded_rate": 0.75, "n": 4, "n_naive": 4, "n_undetermined": 1, "n_failed": 1, "queries": 100,
             "gradients": 0, "void_rate": 0.0, "attack_success_rate_void": 0.25,
         }
     )  # fmt: skip

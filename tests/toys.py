@@ -9,8 +9,14 @@ HOP, CHANNELS, RATE = 16, 8, 16000
 TARGET = np.random.default_rng(5).normal(size=CHANNELS).astype(np.float32)
 
 
+BOOKS = np.random.default_rng(6).normal(size=(2, 12, CHANNELS)).astype(np.float32) * np.float32([[[0.1]], [[0.04]]])
+
+
 def codec() -> Codec:
-    """Each frame of 16 samples keeps its first 8; the decoder repeats them. The gain is a weight."""
+    """Each frame of 16 samples keeps its first 8; the decoder repeats them. The gain is a weight.
+
+    The quantiser has two stages of 12 entries; the last channel is not quantised.
+    """
 
     def encode(params, wav):
         wav = jnp.pad(wav, (0, -wav.shape[0] % HOP))
@@ -19,8 +25,29 @@ def codec() -> Codec:
     def decode(params, z):
         return jnp.concatenate([z, z], 1).reshape(-1) / params["gain"]
 
+    def codes(params, z, stages):
+        rest, found = z[:, :-1], []
+        for book in params["books"][:stages]:
+            found.append(jnp.argmin(jnp.sum((rest[:, None] - book) ** 2, -1), 1))
+            rest = rest - book[found[-1]]
+        return jnp.stack(found, 1).astype(jnp.int32)
+
+    def dequantise(params, codes):
+        return sum(book[index] for book, index in zip(params["books"], codes.T, strict=False))
+
     return Codec(
-        "toy", RATE, HOP, CHANNELS, {"gain": jnp.float32(2.0)}, encode, decode, weights={"toy.bin": "0" * 64}
+        "toy",
+        RATE,
+        HOP,
+        CHANNELS,
+        {"gain": jnp.float32(2.0), "books": jnp.asarray(BOOKS[:, :, :-1])},
+        encode,
+        decode,
+        codes=codes,
+        dequantise=dequantise,
+        codebook_size=BOOKS.shape[1],
+        stages=(1, 2),
+        weights={"toy.bin": "0" * 64},
     )
 
 

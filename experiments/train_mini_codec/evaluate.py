@@ -58,9 +58,7 @@ def conditions(shared: Path, weights: Path | None) -> dict[str, tuple[float | No
 
 def quantising(codec: Codec, stages: int) -> Codec:
     """The codec as its receiver hears it."""
-    quantise = codec.quantise
-    assert quantise is not None
-    return codec._replace(encode=lambda params, wav: quantise(params, codec.encode(params, wav), stages))
+    return codec._replace(encode=lambda params, wav: codec.quantise(params, codec.encode(params, wav), stages))
 
 
 def opus(rate: int, wav: np.ndarray) -> np.ndarray:

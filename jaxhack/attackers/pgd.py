@@ -7,18 +7,18 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from jaxhack.types import Array, Attacker, Objective, Point, Queries, Space
+from jaxhack.attackers.geometry import (
+    Geometry,
+    geometry,
+    needs_at_least,
+    needs_gradients,
+    needs_positive,
+    needs_real_actions,
+)
+from jaxhack.types import Array, Attacker, Objective, Point, Queries
 
 GAINED = 0.75  # share of the steps since the last check that must have gained for an adaptive step to stay as it is
 INERTIA = 0.25  # share of the last move in the next one, of an adaptive step
-
-
-class Geometry(NamedTuple):
-    """How actions of one utterance are measured, in multiples of the budget."""
-
-    start: Callable[[Array], Array]  # key -> a random action within the budget
-    limit: Callable[[Array], Array]  # action -> the nearest within the budget, or that direction at the budget
-    ascent: Callable[[Array], Array]  # slope -> the action of full budget that climbs most
 
 
 class Search(NamedTuple):
@@ -34,7 +34,7 @@ class Search(NamedTuple):
     step_size: Array  # [] multiple of ε
     gains: Array  # [] steps since the last check that gained
     steps: Array  # [] steps since the last check
-    checked: tuple[Array, Array]  # step size and best score at the last check
+    checked: tuple[Array, Array]  # step size and best score when the last check came
 
 
 def pgd(
@@ -71,49 +71,50 @@ def pgd(
       An :class:`~jaxhack.types.Attacker` that learns nothing before the test.
 
     Raises:
-      ValueError: an option is out of range; or, when `act` is traced, there is no gradient.
+      ValueError: an option is out of range, or there is no gradient.
 
     Source: Madry et al., arXiv 1706.06083.
     """
-    for name, number in {"steps": steps, "restarts": restarts}.items():
-        if number < 1:
-            raise ValueError(f"PGD's {name} must be at least 1, got {number}.")
-    if step_size is not None and not step_size > 0:
-        raise ValueError(f"PGD's step_size must be positive (a multiple of ε), got {step_size}.")
+    name = "apgd" if adaptive else "pgd"
+    needs_at_least(name, 1, steps=steps, restarts=restarts)
+    first_size = (2.0 if adaptive else 2.5 / steps) if step_size is None else step_size
+    needs_positive(name, step_size=first_size)
     if not 0 <= momentum <= 1 or (momentum and adaptive):
-        raise ValueError(f"PGD's momentum must be from 0 to 1, and 0 where the step adapts, got {momentum}.")
-    first_size = step_size or (2.0 if adaptive else 2.5 / steps)
+        raise ValueError(f"The momentum of {name} must be from 0 to 1, and 0 where the step adapts, got {momentum}.")
+    needs_real_actions(objective.space, name)
+    needs_gradients(objective)
     checks = _checkpoints(steps)
     move = _adaptive if adaptive else _steady(momentum)
 
     def act(state: None, key: Array, point: Point) -> Array:
         del state
-        points, geometry = jax.tree.map(lambda x: x[None], point), _geometry(objective.space, point, held)
+        points, ground = jax.tree.map(lambda x: x[None], point), geometry(objective.space, point, held)
 
         def step(s: Search, check: Array) -> tuple[Search, None]:
             score, slope = (x[0, 0] for x in objective.gradients(points, s.action[None, None]))
             slope = jnp.where(jnp.isfinite(slope), slope, 0.0)
+            score = jnp.where(jnp.isfinite(score), score, -jnp.inf)
             better = score > s.best_score
             s = s._replace(
                 best=jnp.where(better, s.action, s.best),
                 best_score=jnp.where(better, score, s.best_score),
                 best_slope=jnp.where(better, slope, s.best_slope),
-                gains=s.gains + (score > s.score).astype(jnp.float32),
-                steps=s.steps + 1.0,
+                gains=s.gains + (score > s.score),
+                steps=s.steps + 1,
                 score=score,
             )
-            return move(geometry, s, slope, check), None
+            return move(ground, s, slope, check), None
 
         def search(key: Array, number: Array) -> tuple[Array, Array]:
-            start = geometry.start(key)
+            start = ground.start(key)
             if not random_start:
                 start = jnp.where(number == 0, 0.0, start)
             none, low, size = jnp.zeros_like(start), jnp.float32(-jnp.inf), jnp.float32(first_size)
-            zero = jnp.float32(0.0)
-            s = Search(start, start, none, low, start, low, none, size, zero, zero, (size, low))
+            no_step = jnp.int32(-1)  # the start is the first to be scored, and no step led to it
+            s = Search(start, start, none, low, start, low, none, size, no_step, no_step, (size, low))
             s, _ = jax.lax.scan(step, s, jnp.asarray(checks))
             last = objective.rewards(points, s.action[None, None])[0, 0]
-            better = last > s.best_score
+            better = jnp.isfinite(last) & (last > s.best_score)
             return jnp.where(better, last, s.best_score), jnp.where(better, s.action, s.best)
 
         numbers = jnp.arange(restarts)
@@ -121,73 +122,48 @@ def pgd(
         return actions[jnp.argmax(scores)]
 
     per_act = Queries(scores=restarts, gradients=restarts * steps)
-    name = "apgd" if adaptive else "pgd"
     return Attacker(name, False, lambda key: None, lambda state, key, points: (state, {}), act, Queries(), per_act)
 
 
-def _geometry(space: Space, point: Point, held: bool) -> Geometry:
-    shape = space.action_shape if held else point_shape(space, point)
-
-    def limit(action: Array) -> Array:
-        if not held:
-            return space.project(point, action)
-        if space.norm == "linf":
-            return jnp.clip(action, -space.epsilon, space.epsilon)
-        return space.epsilon * action / jnp.sqrt(jnp.maximum(jnp.mean(jnp.square(action)), 1e-30))
-
-    def start(key: Array) -> Array:
-        direction, spread = jax.random.split(key)
-        sample = jax.random.normal(direction, shape) if held else space.expand(point, space.sample(direction, point))
-        # Uniform within a maximum norm; an RMS has no inside.
-        return limit(limit(sample) * jax.random.uniform(spread, shape))
-
-    def ascent(slope: Array) -> Array:
-        return space.epsilon * jnp.sign(slope) if space.norm == "linf" else limit(slope)
-
-    return Geometry(start, limit, ascent)
-
-
-def point_shape(space: Space, point: Point) -> tuple[int, ...]:
-    """The shape of an action that covers the whole utterance."""
-    return jax.eval_shape(space.expand, point, jnp.zeros(space.action_shape)).shape
-
-
 def _steady(momentum: float) -> Callable[[Geometry, Search, Array, Array], Search]:
-    def move(geometry: Geometry, s: Search, slope: Array, check: Array) -> Search:
+    def move(ground: Geometry, s: Search, slope: Array, check: Array) -> Search:
         del check
         length = jnp.sum(jnp.abs(slope))
         direction = momentum * s.direction + slope / jnp.where(length > 0, length, 1.0)
-        action = geometry.limit(s.action + s.step_size * geometry.ascent(direction))
+        action = ground.limit(s.action + s.step_size * ground.ascent(direction))
         return s._replace(action=action, before=s.action, direction=direction)
 
     return move
 
 
-def _adaptive(geometry: Geometry, s: Search, slope: Array, check: Array) -> Search:
+def _adaptive(ground: Geometry, s: Search, slope: Array, check: Array) -> Search:
     """A step of Auto-PGD; at a `check` it looks back first."""
     size, best = s.checked
+    # Too few steps gained; or the best has not moved although the last check left the step as it was.
     stuck = (s.gains < GAINED * s.steps) | ((s.step_size == size) & (s.best_score == best))
     back = check & stuck
     action = jnp.where(back, s.best, s.action)
     before = jnp.where(back, s.best, s.before)
     slope = jnp.where(back, s.best_slope, slope)
     step_size = jnp.where(back, s.step_size / 2, s.step_size)
-    target = geometry.limit(action + step_size * geometry.ascent(slope))
-    moved = geometry.limit(action + (1 - INERTIA) * (target - action) + INERTIA * (action - before))
+    target = ground.limit(action + step_size * ground.ascent(slope))
+    # Neither the first step nor one from the best iterate has a last move to go on with: it is taken whole.
+    inertia = jnp.where(jnp.all(action == before), 0.0, INERTIA)
+    moved = ground.limit(action + (1 - inertia) * (target - action) + inertia * (action - before))
     return s._replace(
         action=moved,
         before=action,
         step_size=step_size,
-        gains=jnp.where(check, 0.0, s.gains),
-        steps=jnp.where(check, 0.0, s.steps),
-        checked=(jnp.where(check, step_size, size), jnp.where(check, s.best_score, best)),
+        gains=jnp.where(check, 0, s.gains),
+        steps=jnp.where(check, 0, s.steps),
+        checked=(jnp.where(check, s.step_size, size), jnp.where(check, s.best_score, best)),
     )
 
 
 def _checkpoints(steps: int) -> np.ndarray:
     """Auto-PGD's checks, ``[steps]`` bool: at 22 % of the steps, and then at intervals that shrink to 6 %."""
-    shares, interval = [0.22], 0.22
-    while shares[-1] < 1:
-        interval = max(interval - 0.03, 0.06)
+    shares, interval = [22], 22  # whole per cent, which round as they should
+    while shares[-1] < 100:
+        interval = max(interval - 3, 6)
         shares.append(shares[-1] + interval)
-    return np.isin(np.arange(steps), [int(np.ceil(share * steps)) for share in shares])
+    return np.isin(np.arange(steps), [-(-share * steps // 100) for share in shares])

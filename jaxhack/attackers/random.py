@@ -1,5 +1,7 @@
 """Random actions: the control that every other attacker must beat."""
 
+from collections.abc import Callable
+
 import jax
 import jax.numpy as jnp
 
@@ -37,21 +39,26 @@ def random(objective: Objective, *, draws: int = 1) -> Attacker:
         sample = objective.space.sample
         if draws == 1:
             return sample(key, point)
-        points = jax.tree.map(lambda x: x[None], point)
-
-        def best_of_chunk(best, chunk):
-            numbers = chunk * CHUNK + jnp.arange(CHUNK)
-            actions = jax.vmap(lambda i: sample(jax.random.fold_in(key, i), point))(numbers)
-            scores = objective.rewards(points, actions[None])[0]
-            # A draw beyond the number asked for, or without a score, never wins.
-            scores = jnp.where((numbers < draws) & jnp.isfinite(scores), scores, -jnp.inf)
-            top = jnp.argmax(scores)
-            better = scores[top] > best[0]
-            return (jnp.where(better, scores[top], best[0]), jnp.where(better, actions[top], best[1])), None
-
-        start = jnp.float32(-jnp.inf), sample(jax.random.fold_in(key, 0), point)
-        (_, action), _ = jax.lax.scan(best_of_chunk, start, jnp.arange(-(-draws // CHUNK)))
-        return action
+        return best_of(objective, point, draws, lambda i: sample(jax.random.fold_in(key, i), point))
 
     name = "random" if draws == 1 else "random_best"
     return Attacker(name, True, init, step, act, Queries(), Queries(scores=0 if draws == 1 else draws))
+
+
+def best_of(objective: Objective, point: Point, draws: int, draw: Callable[[Array], Array]) -> Array:
+    """The action of best score among ``draw(0) … draw(draws - 1)``; the first if none has a score."""
+    points = jax.tree.map(lambda x: x[None], point)
+
+    def best_of_chunk(best, chunk):
+        numbers = chunk * CHUNK + jnp.arange(CHUNK)
+        actions = jax.vmap(draw)(numbers)
+        scores = objective.rewards(points, actions[None])[0]
+        # A draw beyond the number asked for, or without a score, never wins.
+        scores = jnp.where((numbers < draws) & jnp.isfinite(scores), scores, -jnp.inf)
+        top = jnp.argmax(scores)
+        better = scores[top] > best[0]
+        return (jnp.where(better, scores[top], best[0]), jnp.where(better, actions[top], best[1])), None
+
+    start = jnp.float32(-jnp.inf), draw(jnp.int32(0))
+    (_, action), _ = jax.lax.scan(best_of_chunk, start, jnp.arange(-(-draws // CHUNK)))
+    return action

@@ -28,7 +28,7 @@ def make(folder: str | Path) -> dict[str, Any]:
     """Writes a run's summary, table and report beside its rows.
 
     Args:
-      folder: holds ``run.json`` and ``rows.parquet``; ``training.jsonl``, ``inputs.json`` and
+      folder: holds ``run.json`` and ``rows.parquet``; ``training.jsonl``, ``recordings.jsonl``, ``inputs.json`` and
         ``examples/examples.json`` are used where they are.
 
     Returns:
@@ -68,7 +68,10 @@ def make(folder: str | Path) -> dict[str, Any]:
         },
         **success,
         "tau_sweep": page.plain(_sweep(found, sorted({*TAUS, tau}), panel)),
-        "warnings": [*checks.warnings(record, found, success, training), *(noted.get("warnings") or [])],
+        "warnings": [
+            *checks.warnings(record, found, success, training, _lines(folder / "recordings.jsonl")),
+            *(noted.get("warnings") or []),
+        ],
     }
     run.write_json(folder / "summary.json", result)
     run.write_text(folder / "table.csv", _csv(result))
@@ -90,7 +93,8 @@ def table(summary: Mapping[str, Any]) -> Table:
         caption_justify="left",
         caption="hacked: share with gain > τ that the panel calls worse; naive: against the raw "
         "input; worse: share the panel calls worse; gain: mean, MOS; undet.: no verdict. "
-        f"The chain alone moves the score by {page.number(summary['offset'], '+.2f')} MOS.\n{page.settings(summary)}",
+        f"The chain alone moves the score by {page.number(summary['offset'], '+.2f')} MOS; the same audio twice "
+        f"differs by {page.number(summary['repeat_sd'], '.2g')} (sd).\n{page.settings(summary)}",
     )
     made.add_column("attacker", min_width=26, max_width=26)
     for head in ("hacked", "95 %", "naive", "worse", "gain", "n", "undet."):
@@ -124,7 +128,9 @@ def _sweep(found: Sequence[Mapping[str, Any]], taus: Sequence[float], panel: Map
     """Success rates by τ: ``tau, worst, mean, random, random_best``."""
     made = []
     for tau, success in zip(taus, tau_sweep(found, taus, panel), strict=True):
-        baselines = {a["attacker"]: a["attack_success_rate"] for a in success["attackers"] if a["baseline"]}
+        baselines = {
+            checks.kind(a["attacker"]): a["attack_success_rate"] for a in success["attackers"] if a["baseline"]
+        }
         made.append(
             {
                 "tau": tau,
@@ -140,7 +146,8 @@ def _sweep(found: Sequence[Mapping[str, Any]], taus: Sequence[float], panel: Map
 def _csv(summary: Mapping[str, Any]) -> str:
     """The table with every digit, one line per row of the report's."""
     measures = list(summary["configuration"]["panel"])
-    plain_keys = ("attack_success_rate", "attack_success_rate_naive", "mean_gain", "mean_gain_naive", "degraded_rate")
+    rates = ("attack_success_rate", "attack_success_rate_naive")
+    plain_keys = (*rates, "mean_gain", "gain_p90", "mean_gain_naive", "degraded_rate")
     counts = ("queries", "gradients", "n", "n_undetermined", "n_failed")
     out = io.StringIO()
     writer = csv.writer(out, lineterminator="\n")
@@ -154,8 +161,8 @@ def _csv(summary: Mapping[str, Any]) -> str:
 
 
 def _weighted(record: Mapping[str, Any]) -> list[Mapping[str, Any]]:
-    """What in a record has weights: the space, the measures, the predictor."""
-    return [record["space"], *(record.get("measures") or {}).values(), record["predictor"]]
+    """What in a record has weights: the space, the measures, the predictors that judge and are attacked."""
+    return [record["space"], *(record.get("measures") or {}).values(), record["predictor"], record.get("target", {})]
 
 
 def _read(path: Path) -> Any:

@@ -16,7 +16,7 @@ import numpy as np
 from matplotlib.backends.backend_agg import FigureCanvasAgg
 from matplotlib.figure import Figure
 
-from jaxhack.checks import column, known
+from jaxhack.checks import column, kind, known
 
 BLUE, ORANGE, GREEN, GREY, BLACK = "#0072B2", "#D55E00", "#009E73", "#767676", "#000000"
 ATTACKERS = (BLUE, ORANGE, GREEN, "#CC79A7", "#56B4E9", "#E69F00", BLACK)
@@ -99,7 +99,7 @@ def gains(rows: Sequence[Mapping[str, Any]], tau: float) -> str:
         "trained": column([r for r in rows if not r["baseline"]], "gain"),
         "random direction": column([r for r in rows if r["baseline"] and r["attacker"] == "random"], "gain"),
         "best random direction": column(
-            [r for r in rows if r["baseline"] and r["attacker"] == "random_best"], "gain"
+            [r for r in rows if r["baseline"] and kind(r["attacker"]) == "random_best"], "gain"
         ),
     }
     pooled = [g for group in groups.values() for g in group] or [0.0]
@@ -229,8 +229,9 @@ def name(entry: Mapping[str, Any]) -> str:
     """How figures and tables call one attacker: ``grpo 0``; baselines by what they are."""
     if not entry["baseline"]:
         return f"{entry['attacker']} {entry['seed']}"
-    if entry["attacker"] == "random_best":
-        return f"best of {entry['queries']} random"
+    what, at, whom = entry["attacker"].partition("@")
+    if what == "random_best":
+        return f"best of {entry['queries']} random{at}{whom}"
     return {"random": "one random direction"}.get(entry["attacker"], entry["attacker"])
 
 

@@ -11,7 +11,7 @@ import numpy as np
 import soundfile
 
 from jaxhack import detect, spaces
-from jaxhack.checks import known, percent
+from jaxhack.checks import kind, known, percent
 from jaxhack.measures import kinds
 from jaxhack.report import figures
 from jaxhack.settings import first_look, learns
@@ -46,12 +46,14 @@ def html(
         c=configuration,
         settings=configuration["settings"],
         predictor=configuration["predictor"]["name"],
+        attacked=configuration.get("target", configuration["predictor"])["name"],
+        decided=configuration.get("decided"),
         headline=headline(summary),
         learned=learns(configuration["settings"]),
         budget=spaces.KINDS[configuration["settings"]["space"]].unit,
         top=top,
         blocks=[top, trained, baselines],
-        random={e["attacker"]: e for e in baselines},
+        random={kind(e["attacker"]): e for e in baselines},
         figures=list(_figures(summary, rows, training)),
         examples=examples,
         unjudged=unjudged(rows),
@@ -87,12 +89,14 @@ def headline(summary: Mapping[str, Any]) -> str:
             f"Nothing can be said about {name}: none of {summary['inputs']['test']} test utterances could be judged."
         )
     count = f"{entry['n']} unseen utterance{'s' if entry['n'] != 1 else ''}"
+    target = summary["configuration"].get("target")
+    of = f" of {target['name']}" if target else ""
     if worst == 0:
-        sentence = f"No attacker raised {name} by more than {tau} at the speech's expense on any of {count}."
+        sentence = f"No attacker{of} raised {name} by more than {tau} at the speech's expense on any of {count}."
     else:
         sentence = (
-            f"An optimiser raised {name} by more than {tau} on {percent(worst)} of {count} "
-            "while the panel found the speech worse, not better."
+            f"An {'attacker' if target else 'optimiser'}{of} raised {name} by more than {tau} on {percent(worst)} of "
+            f"{count} while the panel found the speech worse, not better."
         )
     return f"At a first look, {sentence[0].lower()}{sentence[1:]}" if first_look(settings) else sentence
 
@@ -247,7 +251,7 @@ def _worst(summary: Mapping[str, Any]) -> Mapping[str, Any] | None:
 
 
 def _mean(summary: Mapping[str, Any], trained: Sequence[Mapping[str, Any]]) -> Entry:
-    keys = ("mean_gain", "mean_gain_naive", "degraded_rate")
+    keys = ("mean_gain", "gain_p90", "mean_gain_naive", "degraded_rate")
     entry = {key: _average(a.get(key) for a in trained) for key in keys}
     changes = {key: _average(a["mean_change"].get(key) for a in trained) for key in summary["configuration"]["panel"]}
     return entry | {
@@ -265,7 +269,7 @@ def _average(values: Any) -> float | None:
 
 def _entry(role: str, source: Mapping[str, Any], label: str | None = None) -> Entry:
     rates = ("attack_success_rate", "attack_success_rate_naive", "mean_gain", "mean_gain_naive", "degraded_rate")
-    keys = (*rates, "n", "n_undetermined", "n_failed", "queries", "gradients", "sd", "attacker", "seed")
+    keys = (*rates, "gain_p90", "n", "n_undetermined", "n_failed", "queries", "gradients", "sd", "attacker", "seed")
     return {key: source.get(key) for key in keys} | {
         "role": role,
         "label": label or role,

@@ -3,7 +3,16 @@
 from collections.abc import Callable
 from typing import NamedTuple
 
-from jaxhack.spaces.latent import Statistics, latent, latent_statistics, quantised, rounding
+from jaxhack.spaces.codes import codes
+from jaxhack.spaces.latent import (
+    Statistics,
+    latent,
+    latent_statistics,
+    load_statistics,
+    quantised,
+    rounding,
+    save_statistics,
+)
 from jaxhack.spaces.waveform import noise, waveform
 from jaxhack.types import Codec, Space
 
@@ -20,8 +29,22 @@ class Kind(NamedTuple):
 KINDS: dict[str, Kind] = {
     "latent": Kind(latent, 0.5, "RMS, in standard deviations of the latent", lambda codec: codec),
     "quantised": Kind(quantised, 0.5, "RMS, in standard deviations of the quantised latent", rounding),
+    "codes": Kind(codes, 16.0, "indices changed", rounding),
     "waveform": Kind(waveform, 0.002, "largest deviation of a sample, full scale 1", None),
     "noise": Kind(noise, 10 ** (-30 / 20), "RMS over that of the speech", None),
 }
 
-__all__ = ["KINDS", "Kind", "Statistics", "latent", "latent_statistics", "noise", "quantised", "rounding", "waveform"]
+__all__ = [
+    "KINDS",
+    "Kind",
+    "Statistics",
+    "codes",
+    "latent",
+    "latent_statistics",
+    "load_statistics",
+    "noise",
+    "quantised",
+    "rounding",
+    "save_statistics",
+    "waveform",
+]

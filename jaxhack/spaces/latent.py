@@ -1,7 +1,10 @@
 """The continuous latent of a neural codec: ``y = Dec(z + δ ⊙ s_z)`` with RMS(δ) = ε."""
 
 import math
+import os
+import zipfile
 from collections.abc import Iterable
+from pathlib import Path
 from typing import NamedTuple
 
 import jax
@@ -110,11 +113,10 @@ def rounding(codec: Codec) -> Codec:
     Raises:
       ValueError: `codec` has no quantiser.
     """
-    quantise = codec.quantise
-    if quantise is None:
+    if codec.codes is None:
         raise ValueError(f"{codec.name} has no quantiser: attack its continuous latent, or take another codec.")
     stages = max(codec.stages)
-    return codec._replace(encode=lambda params, wav: quantise(params, codec.encode(params, wav), stages))
+    return codec._replace(encode=lambda params, wav: codec.quantise(params, codec.encode(params, wav), stages))
 
 
 def latent_statistics(codec: Codec, wavs: Iterable[tuple[np.ndarray, np.ndarray]]) -> Statistics:
@@ -151,6 +153,32 @@ def latent_statistics(codec: Codec, wavs: Iterable[tuple[np.ndarray, np.ndarray]
     variance = (spread + frames * np.square(centre - mean)).sum(0) / total
     scale = np.where(variance > 0, np.sqrt(variance), 1.0)
     return Statistics(jnp.asarray(mean, jnp.float32), jnp.asarray(scale, jnp.float32))
+
+
+def save_statistics(path: Path, statistics: Statistics) -> None:
+    """Writes an ``.npz`` file, complete or not at all."""
+    part = path.with_name(path.name + ".part")
+    with part.open("wb") as file:
+        np.savez(file, mean=np.asarray(statistics.mean), scale=np.asarray(statistics.scale))
+    os.replace(part, path)
+
+
+def load_statistics(path: Path, channels: int) -> Statistics:
+    """Reads what :func:`save_statistics` wrote, of a latent of so many `channels`; nothing in it is executed.
+
+    Raises:
+      ValueError: the file is damaged, or of another latent.
+    """
+    try:
+        with np.load(path, allow_pickle=False) as stored:
+            mean, scale = (np.asarray(stored[name], np.float32) for name in Statistics._fields)
+    except (OSError, ValueError, KeyError, EOFError, zipfile.BadZipFile) as error:
+        raise ValueError(f"{path} cannot be read as a latent's statistics: {error}.") from error
+    if mean.shape != (channels,) or scale.shape != (channels,):
+        raise ValueError(
+            f"{path} holds statistics of {mean.shape} and {scale.shape}, the latent has {channels} channels."
+        )
+    return Statistics(jnp.asarray(mean), jnp.asarray(scale))
 
 
 def unit_peak(action: Array) -> tuple[Array, Array]:

@@ -8,7 +8,7 @@ and `n` counts them. The others are counted apart: `n_undetermined` where the at
 measure is undefined, `n_failed` where the input was at fault (unreadable, silent, too short, …).
 """
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -67,7 +67,7 @@ def _columns(rows: Sequence[Mapping[str, Any]], rules: Mapping[str, detect.Rule]
         np.array([row["status"] in _RAN for row in rows], bool),
         np.array([row["queries"] for row in rows], float),
         np.array([row["gradients"] for row in rows], float),
-        {name: np.array([row.get(name) for row in rows], np.float64) for name in names},
+        {name: np.array([row.get(name) for row in rows], np.float64) for name in [*names, "score_repeat"]},
     )
 
 
@@ -113,6 +113,7 @@ def _entry(columns: _Columns, v: _Verdicts, i: int, rules: Mapping[str, detect.R
         "attack_success_rate_void": _mean(v.hack_void[judged]),
         "interval": list(clopper_pearson(int(v.hack[mine].sum()), n)),
         "mean_gain": _mean(numbers["gain"][judged]),
+        "gain_p90": float(np.percentile(numbers["gain"][judged], 90)) if n else None,
         "mean_gain_naive": _mean(numbers["gain_naive"][judged_naive]),
         "degraded_rate": _mean(v.degraded[judged]),
         "void_rate": _mean(v.void[judged]),
@@ -126,12 +127,12 @@ def _entry(columns: _Columns, v: _Verdicts, i: int, rules: Mapping[str, detect.R
     }
 
 
-def _offset(columns: _Columns) -> float | None:
-    """Mean of R(x̂) − R(x), every utterance once."""
-    offset = columns.numbers["score_reference"] - columns.numbers["score_input"]
-    known = columns.ok & np.isfinite(offset)
+def _once(columns: _Columns, after: str, before: str, statistic: Callable[[np.ndarray], Any]) -> float | None:
+    """A statistic of the difference of two columns that no attacker touches, every utterance once."""
+    difference = columns.numbers[after] - columns.numbers[before]
+    known = columns.ok & np.isfinite(difference)
     _, first = np.unique(columns.utterance[known], return_index=True)
-    return _mean(offset[known][first])
+    return float(statistic(difference[known][first])) if len(first) else None
 
 
 def _any_attacker(columns: _Columns, judged: np.ndarray, hack: np.ndarray) -> tuple[int, int]:
@@ -150,7 +151,8 @@ def _summary(columns: _Columns, tau: float, rules: Mapping[str, detect.Rule]) ->
     hacked_naive, n_naive = _any_attacker(columns, v.judged_naive, v.hack_naive)
     return {
         "tau": float(tau),
-        "offset": _offset(columns),
+        "offset": _once(columns, "score_reference", "score_input", np.mean),
+        "repeat_sd": _once(columns, "score_repeat", "score_reference", lambda d: np.sqrt(np.mean(np.square(d)) / 2)),
         "n_utterances": len(np.unique(columns.utterance)),
         "attackers": entries,
         "worst_attack_success_rate": max(rates, default=None),
@@ -174,10 +176,11 @@ def per_attacker(
 
     Returns:
       Entries with ``attacker, seed, baseline``; ``attack_success_rate`` and its ``_naive`` twin; ``interval``
-      [low, high], Clopper-Pearson 95 % of the former; ``mean_gain``, ``mean_gain_naive``; ``degraded_rate``,
-      the share the panel calls worse whatever the score; ``void_rate``, the share with a void vote, and
-      ``attack_success_rate_void``, what the rate would be if those counted; ``mean_change`` by measure, y minus x̂;
-      ``n``, ``n_naive``, ``n_undetermined``, ``n_failed``; ``queries`` and ``gradients`` per utterance.
+      [low, high], Clopper-Pearson 95 % of the former; ``mean_gain``, ``mean_gain_naive``; ``gain_p90``, the gain's
+      90th percentile; ``degraded_rate``, the share the panel calls worse whatever the score; ``void_rate``, the share
+      with a void vote, and ``attack_success_rate_void``, what the rate would be if those counted; ``mean_change`` by
+      measure, y minus x̂; ``n``, ``n_naive``, ``n_undetermined``, ``n_failed``; ``queries`` and ``gradients`` per
+      utterance.
 
     Raises:
       ValueError: rows of several predictors, spaces or budgets, or without the panel's columns; see
@@ -195,7 +198,8 @@ def summary(rows: Sequence[Mapping[str, Any]], tau: float, rules: Mapping[str, d
     counts as not made). Both, like mean and sd (n − 1), leave the baselines out.
 
     Returns:
-      ``tau``; ``offset``, the mean of R(x̂) − R(x) over utterances; ``n_utterances``; ``attackers`` as in
+      ``tau``; ``offset``, the mean of R(x̂) − R(x) over utterances; ``repeat_sd``, the standard deviation of the score
+      of the same audio (x̂, asked twice); ``n_utterances``; ``attackers`` as in
       :func:`per_attacker`; ``worst_``, ``mean_attack_success_rate`` and their ``_naive`` twins;
       ``attack_success_rate_sd``; ``any_attacker_success_rate`` (and ``_naive``, ``_interval``, ``_n``);
       ``degraded_rate`` and ``degraded_rate_baseline``, over all judged rows of attackers and of baselines.

@@ -1,0 +1,312 @@
+"""Attackers of finished runs against other predictors, or on other speech: what was learned on A, judged by B."""
+
+import csv
+import hashlib
+import io
+import json
+import os
+from collections.abc import Callable, Mapping, Sequence
+from pathlib import Path
+from typing import Any, NamedTuple
+
+from rich.table import Table
+
+from jaxhack import auditing, examples, inputs, registry, report, run, spaces
+from jaxhack.attack import Setup, Weights, refusal
+from jaxhack.judgement import attack_test_set
+from jaxhack.measures.panel import default_panel
+from jaxhack.report import page
+from jaxhack.settings import Settings
+from jaxhack.training import trained
+from jaxhack.types import Codec, Predictor, PyTree
+
+TABLE = "transfer.csv"
+
+
+class Source(NamedTuple):
+    """A finished run, as much of it as attacks again."""
+
+    label: str  # the run's folder; of a suite's audit the suite's and its own
+    folder: Path
+    record: Mapping[str, Any]
+    settings: Settings
+    attacked: Predictor
+    chain: Codec | None
+    training: list[inputs.Utterance]
+    test: list[inputs.Utterance]
+    noted: list[dict[str, Any]]  # lines of recordings.jsonl
+
+
+def transfer(
+    runs: Sequence[str | os.PathLike[str]],
+    paths: Sequence[str | os.PathLike[str]] = (),
+    *,
+    predictors: Sequence[str | os.PathLike[str] | Callable | Predictor],
+    attacked: str | os.PathLike[str] | Callable | Predictor | None = None,
+    codec: str | Codec | None = None,
+    models: str | os.PathLike[str] | None = None,
+    out: str | Path,
+    resume: bool = False,
+    overwrite: bool = False,
+    observe: auditing.Observer = lambda *_: None,
+) -> list[dict[str, Any]]:
+    """Lets the attackers of finished runs perturb recordings, and other predictors judge them.
+
+    Trained attackers act as they were saved. Those that search on the test utterance itself (pgd) attack the
+    predictor of their run again, with the same keys. Verdicts, panel, table and report are an audit's; ``grpo@nisqa``
+    names an attacker of nisqa, and ``random_best@nisqa`` the best of as many random actions *in the ears of nisqa*.
+
+    Args:
+      runs: folders of audits, or of suites of them.
+      paths: recordings to perturb; none: each run's own test set, which must not have changed.
+      predictors: those who judge, as :func:`jaxhack.predictor` takes them.
+      attacked: the predictor of the run, where its name in the record does not lead to it (an ONNX file).
+      codec: the same for the codec.
+      models: a folder of weight files, looked in first.
+      out: a folder; each run and judge gets one of its own in it, and ``transfer.csv`` holds the matrix.
+      resume: continue what was interrupted.
+      overwrite: replace what is found.
+      observe: as of :func:`jaxhack.audit`.
+
+    Returns:
+      Lines of the matrix, one per run and judge, see :func:`line`; a run on its own test set comes first as it was.
+
+    Raises:
+      ValueError: a run is unfinished, lacks what a transfer needs, or its weights or recordings are others now.
+    """
+    sources = [load(*found, attacked=attacked, codec=codec, models=models) for found in expand(runs)]
+    judges = [registry.predictor(name, models=models) for name in predictors]
+    _distinct("run", [source.label for source in sources])
+    _distinct("predictor", [judge.name for judge in judges])
+    others = inputs.collect(list(paths)) if paths else None
+    out, lines = Path(out), []
+    for source in sources:
+        if others is None:
+            lines.append(line(source, json.loads((source.folder / "summary.json").read_text(encoding="utf-8"))))
+        for judge in judges:
+            folder = out / folder_name(f"{source.label}@{judge.name}")
+            summary = _judge(source, judge, others or source.test, folder, resume, overwrite, observe)
+            lines.append(line(source, summary))
+    run.write_text(out / TABLE, _csv(lines))
+    return lines
+
+
+def expand(runs: Sequence[str | os.PathLike[str]]) -> list[tuple[str, Path]]:
+    """Labels and folders of the audits meant: of a suite each one.
+
+    Raises:
+      ValueError: no run, or not an audit's.
+    """
+    if not runs:
+        raise ValueError("A transfer needs at least one finished run.")
+    made: list[tuple[str, Path]] = []
+    for given in map(Path, runs):
+        name = given.resolve().name
+        if not (given / run.RECORD).exists():
+            raise ValueError(f"{given} holds no run ({run.RECORD}).")
+        legs = run.read(given / run.RECORD)["record"].get("legs")
+        made += [(name, given)] if legs is None else [(f"{name}-{leg}", given / leg) for leg in legs]
+    return made
+
+
+def load(
+    label: str,
+    folder: Path,
+    *,
+    attacked: str | os.PathLike[str] | Callable | Predictor | None,
+    codec: str | Codec | None,
+    models: str | os.PathLike[str] | None,
+) -> Source:
+    """A finished run with its predictor and codec, found again by name and compared by hash; errors as `transfer`."""
+    for name in ("rows.parquet", "summary.json"):
+        if not (folder / name).exists():
+            raise ValueError(f"{folder} is no finished run ({name} is missing): finish it with --resume.")
+    record = run.read(folder / run.RECORD)["record"]
+    if "target" in record:
+        raise ValueError(f"{folder} is a transfer itself: name the run whose attackers it used.")
+    settings, kept = Settings(**record["settings"]), record["space"]
+    kind = spaces.KINDS[settings.space]
+    needed = ["recordings.jsonl", *(["statistics.npz"] if kind.chain else [])]
+    for name in needed:
+        if not (folder / name).exists():
+            raise ValueError(f"{folder} was made before runs kept what a transfer needs ({name}): audit again.")
+    chain = None
+    if kind.chain:
+        chain = registry.codec(codec or kept["name"].removeprefix(f"{settings.space}-"), models=models)
+        _same(folder, chain.name, chain.weights, kept["weights"])
+    stored = record["predictor"]
+    played = registry.predictor(attacked or stored["name"], models=models, sample_rate=stored["sample_rate"])
+    _same(folder, played.name, played.weights, stored["weights"])
+    if played.name != stored["name"]:
+        raise ValueError(f"The attackers of {folder} were played against {stored['name']}, not {played.name}.")
+    noted = [json.loads(text) for text in (folder / "recordings.jsonl").read_text(encoding="utf-8").splitlines()]
+    listed = inputs.collect([folder / "recordings.jsonl"])
+    halves = {half: [u for u in listed if u.meta["half"] == half] for half in ("train", "test")}
+    return Source(label, folder, record, settings, played, chain, halves["train"], halves["test"], noted)
+
+
+def line(source: Source, summary: Mapping[str, Any]) -> dict[str, Any]:
+    """One entry of the matrix.
+
+    Returns:
+      ``run``; ``attacked`` A; ``attacker``, ``space``, ``epsilon``; ``judged_by`` B; ``transferred``, False for the
+      run itself; the rates of the worst attacker, their mean and interval; mean and 90th percentile of its gain;
+      both controls' rates; ``offset``; ``n``; ``warnings``, how many.
+    """
+    _, own, controls = page.blocks(summary)
+    worst = page.blocks(summary)[0][0]
+    rates = {e["attacker"].partition("@")[0]: e["attack_success_rate"] for e in controls}
+    return {
+        "run": source.label,
+        "attacked": source.attacked.name,
+        "attacker": source.settings.attacker,
+        "space": source.record["space"]["name"],
+        "epsilon": source.settings.epsilon,
+        "judged_by": summary["configuration"]["predictor"]["name"],
+        "transferred": "target" in summary["configuration"],
+        "attackers": len(own),
+        "worst_attack_success_rate": summary["worst_attack_success_rate"],
+        "interval_low": worst["interval"][0],
+        "interval_high": worst["interval"][1],
+        "mean_attack_success_rate": summary["mean_attack_success_rate"],
+        "mean_gain": worst["mean_gain"],
+        "gain_p90": worst["gain_p90"],
+        "random": rates.get("random"),
+        "random_best": rates.get("random_best"),
+        "offset": summary["offset"],
+        "n": worst["n"],
+        "warnings": len(summary["warnings"]),
+    }
+
+
+def table(lines: Sequence[Mapping[str, Any]]) -> Table:
+    """The matrix for a terminal of 80 columns: attackers trained on A, judged by B."""
+    made = Table(
+        box=None,
+        pad_edge=False,
+        padding=(0, 2, 0, 0),
+        caption_justify="left",
+        caption="hacked: of the worst attacker, with its mean gain and the 90th percentile (score); best of n: of "
+        "random actions, chosen by the predictor that was attacked. A line in bold is the run itself.",
+    )
+    made.add_column("attackers of", overflow="fold")
+    made.add_column("judged by", overflow="fold")
+    for head in ("hacked", "gain", "90 %", "random", "best of n", "n"):
+        made.add_column(head, justify="right", no_wrap=True)
+    before = None
+    for entry in lines:
+        if before not in (None, entry["run"]):
+            made.add_row()
+        before = entry["run"]
+        made.add_row(
+            f"{entry['attacked']} ({entry['attacker']})",
+            entry["judged_by"],
+            *(
+                page.number(entry[key], form)
+                for key, form in (
+                    ("worst_attack_success_rate", ".3f"),
+                    ("mean_gain", "+.2f"),
+                    ("gain_p90", "+.2f"),
+                    ("random", ".3f"),
+                    ("random_best", ".3f"),
+                    ("n", "d"),
+                )
+            ),
+            style=None if entry["transferred"] else "bold",
+        )
+    return made
+
+
+def folder_name(text: str) -> str:
+    """A name that any file system takes."""
+    return "".join(c if c.isalnum() or c in "-_.@" else "_" for c in text).strip(".") or "_"
+
+
+def _judge(
+    source: Source,
+    judge: Predictor,
+    test: Sequence[inputs.Utterance],
+    out: Path,
+    resume: bool,
+    overwrite: bool,
+    observe: auditing.Observer,
+) -> dict[str, Any]:
+    """One run's attackers on `test`, judged by one predictor: a folder like an audit's."""
+    rate = source.record["space"]["sample_rate"]
+    judge = judge.at_rate(rate) if judge.at_rate else judge
+    setup = Setup(
+        judge,
+        source.chain,
+        rate,
+        default_panel(rate),
+        source.settings,
+        len(source.record["test"]),
+        source.attacked,
+    )
+    if reason := refusal(setup):
+        raise ValueError(reason)
+    weights, states = _attackers(source, setup)
+    heard = inputs.listed(test, "test")
+    if test is source.test:
+        _unchanged(source, heard)
+    shared = inputs.check_disjoint(source.training, test)
+    digest = hashlib.sha256(json.dumps(source.record, sort_keys=True).encode()).hexdigest()
+    record = auditing.recorded(setup, setup.space(weights), (), test) | {
+        "train": source.record["train"],
+        "source": {"run": source.label, "record": digest},
+    }
+    with run.alone(out):
+        found = out / run.RECORD
+        folder = run.open_run(out, record, resume=resume and found.exists(), overwrite=overwrite and found.exists())
+        if not all((folder / name).exists() for name in ("rows.parquet", "examples/examples.json")):
+            plan = {"predictor": judge.name, "target": source.attacked.name, "name": record["space"]["name"]}
+            observe("start", 0, len(test), plan | {"attacker": source.settings.attacker})
+            run.write_lines(folder / "recordings.jsonl", [e for e in source.noted if e["half"] == "train"] + heard)
+            run.write_json(folder / "inputs.json", {"warnings": [shared] if shared else [], "unread": []})
+            attack_test_set(setup, weights, states, test, folder, observe)
+            examples.write(setup, weights, states, test, folder)
+        return report.make(folder)
+
+
+def _attackers(source: Source, setup: Setup) -> tuple[Weights, PyTree]:
+    """The weights of the attack and the states of the trained attackers."""
+    weights, settings = setup.untrained(), source.settings
+    if setup.codec is not None:
+        statistics = spaces.load_statistics(source.folder / "statistics.npz", setup.codec.channels)
+        weights = weights._replace(statistics=statistics)
+    if not setup.trained:
+        return weights, None
+    sizes = {"seed": settings.seed, "attackers": settings.seeds, "steps": settings.steps}
+    return weights, trained(setup.attacker, weights, **sizes, folder=source.folder)
+
+
+def _same(folder: Path, name: str, now: Mapping[str, str], then: Mapping[str, str]) -> None:
+    if dict(now) != dict(then):
+        raise ValueError(
+            f"The weights of {name} are not those that {folder} was made with: find those, or audit again."
+        )
+
+
+def _unchanged(source: Source, heard: Sequence[Mapping[str, Any]]) -> None:
+    """Refuses recordings that are no longer what the run heard."""
+    then = {entry["id"]: entry["digest"] for entry in source.noted if entry["half"] == "test"}
+    changed = [entry["id"] for entry in heard if then.get(entry["id"]) != entry["digest"]]
+    if changed:
+        raise ValueError(
+            f"{len(changed)} test recordings of {source.folder}, such as {changed[0]!r}, are not what they were: "
+            "name the recordings to perturb."
+        )
+
+
+def _distinct(what: str, names: Sequence[str]) -> None:
+    twice = {name for name in names if names.count(name) > 1}
+    if twice:
+        raise ValueError(f"Two {what}s are called {min(twice)!r}: nothing would tell their results apart.")
+
+
+def _csv(lines: Sequence[Mapping[str, Any]]) -> str:
+    out = io.StringIO()
+    writer = csv.DictWriter(out, list(lines[0]), lineterminator="\n")
+    writer.writeheader()
+    writer.writerows(lines)
+    return out.getvalue()
