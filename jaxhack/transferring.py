@@ -13,6 +13,7 @@ from rich.table import Table
 
 from jaxhack import auditing, examples, inputs, registry, report, run, spaces
 from jaxhack.attack import Setup, Weights, refusal
+from jaxhack.detect import Rule
 from jaxhack.judgement import attack_test_set
 from jaxhack.measures.panel import make_panel, rules
 from jaxhack.report import page
@@ -161,8 +162,9 @@ def _panel(folder: Path, record: Mapping[str, Any], models: str | os.PathLike[st
     """The run's panel, found again by its measures' names and margins."""
     named = [f"{name}={rule['margin']!r}" for name, rule in record["panel"].items()]
     panel = make_panel(named, record["space"]["sample_rate"], models=models)
-    again = {name: rule._asdict() for name, rule in rules(panel).items()}, {m.name: m.about for m in panel if m.about}
-    if json.loads(json.dumps(again)) != [record["panel"], record.get("measures", {})]:
+    then = {name: Rule(**rule) for name, rule in record["panel"].items()}
+    about = json.loads(json.dumps({m.name: dict(m.about) for m in panel if m.about}))
+    if rules(panel) != then or about != record.get("measures", {}):
         raise ValueError(f"The panel of {folder} is not to be had again as it was: audit again.")
     return panel
 
