@@ -13,12 +13,13 @@ from rich.table import Table
 
 from jaxhack import auditing, examples, inputs, registry, report, run, spaces
 from jaxhack.attack import Setup, Weights, refusal
+from jaxhack.detect import Rule
 from jaxhack.judgement import attack_test_set
-from jaxhack.measures.panel import default_panel
+from jaxhack.measures.panel import make_panel, rules
 from jaxhack.report import page
 from jaxhack.settings import Settings
 from jaxhack.training import trained
-from jaxhack.types import Codec, Predictor, PyTree
+from jaxhack.types import Codec, Measure, Predictor, PyTree
 
 TABLE = "transfer.csv"
 
@@ -32,6 +33,7 @@ class Source(NamedTuple):
     settings: Settings
     attacked: Predictor
     chain: Codec | None
+    panel: tuple[Measure, ...]
     training: list[inputs.Utterance]
     test: list[inputs.Utterance]
     noted: list[dict[str, Any]]  # lines of recordings.jsonl
@@ -142,7 +144,29 @@ def load(
     noted = [json.loads(text) for text in (folder / "recordings.jsonl").read_text(encoding="utf-8").splitlines()]
     listed = inputs.collect([folder / "recordings.jsonl"])
     halves = {half: [u for u in listed if u.meta["half"] == half] for half in ("train", "test")}
-    return Source(label, folder, record, settings, played, chain, halves["train"], halves["test"], noted)
+    return Source(
+        label,
+        folder,
+        record,
+        settings,
+        played,
+        chain,
+        _panel(folder, record, models),
+        halves["train"],
+        halves["test"],
+        noted,
+    )
+
+
+def _panel(folder: Path, record: Mapping[str, Any], models: str | os.PathLike[str] | None) -> tuple[Measure, ...]:
+    """The run's panel, found again by its measures' names and margins."""
+    named = [f"{name}={rule['margin']!r}" for name, rule in record["panel"].items()]
+    panel = make_panel(named, record["space"]["sample_rate"], models=models)
+    then = {name: Rule(**rule) for name, rule in record["panel"].items()}
+    about = json.loads(json.dumps({m.name: dict(m.about) for m in panel if m.about}))
+    if rules(panel) != then or about != record.get("measures", {}):
+        raise ValueError(f"The panel of {folder} is not to be had again as it was: audit again.")
+    return panel
 
 
 def line(source: Source, summary: Mapping[str, Any]) -> dict[str, Any]:
@@ -234,11 +258,13 @@ def _judge(
     """One run's attackers on `test`, judged by one predictor: a folder like an audit's."""
     rate = source.record["space"]["sample_rate"]
     judge = judge.at_rate(rate) if judge.at_rate else judge
+    if judge.name in source.record["panel"]:
+        raise ValueError(f"{judge.name} is a witness on the panel of {source.folder}: it cannot be under attack too.")
     setup = Setup(
         judge,
         source.chain,
         rate,
-        default_panel(rate),
+        source.panel,
         source.settings,
         len(source.record["test"]),
         source.attacked,
