@@ -273,7 +273,8 @@ def exploration(run: Run) -> Iterator[str]:
         sigma, mean = _curve(run, "sigma", seed), _curve(run, "mu_rms", seed)
         if len(sigma) >= SHORTEST_LOG and len(mean) >= SHORTEST_LOG:
             # A normalised mean has RMS 1 whatever its raw length.
-            length = 1.0 if options.get("normalise_mean", True) else _last(mean)
+            normalised = options.get("normalise_mean", run.record["settings"]["attacker"] != "grpo-literal")
+            length = 1.0 if normalised else _last(mean)
             if length > MEAN_OVER_SIGMA * _last(sigma):
                 signs.append(f"its mean (RMS {length:.3g}) drowns its noise (σ {_last(sigma):.3g})")
         if signs:

@@ -356,7 +356,7 @@ def _import(spec: str) -> Callable[..., Any]:
 
 
 def callable_predictor(
-    spec: str,
+    function: str | Callable[..., Any],
     *,
     sample_rate: int = 16_000,
     name: str | None = None,
@@ -368,19 +368,23 @@ def callable_predictor(
     is tried here on two clips of noise of one second.
 
     Args:
-        spec: ``package.module:function``, importable from the path or the current directory.
+        function: the callable, or ``package.module:function``, importable from the path or the current directory.
         sample_rate: Hz, what the callable expects and is told.
-        name: of the predictor; default ``spec``.
+        name: of the predictor; default ``package.module:function``, a callable's own.
         scale: nominal range of the score.
 
     Raises:
         ValueError: it can't be imported, isn't callable, fails on the trial, or returns another shape.
     """
-    function, lock = _import(spec), threading.Lock()
+    if isinstance(function, str):
+        spec, call = function, _import(function)
+    else:
+        spec, call = f"{function.__module__}:{getattr(function, '__qualname__', type(function).__name__)}", function
+    lock = threading.Lock()
 
     def score(clips: np.ndarray) -> np.ndarray:
         with lock:
-            result = np.asarray(function(clips, sample_rate))
+            result = np.asarray(call(clips, sample_rate))
         if result.shape != clips.shape[:1]:
             raise ValueError(f"{spec}: expected scores [B] = {clips.shape[:1]}, got shape {result.shape}")
         return result[:, None].astype(np.float32)

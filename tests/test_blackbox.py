@@ -10,6 +10,7 @@ import pytest
 from jax.sharding import Mesh, PartitionSpec
 from onnx import TensorProto, helper
 
+import jaxhack as jh
 from ports.blackbox import callable_predictor, host_predictor, onnx_predictor
 from ports.dnsmos import DNSMOS_P808_WEIGHTS, DNSMOS_WEIGHTS, dnsmos, dnsmos_p808
 from ports.dnsmos_onnx import dnsmos_onnx, dnsmos_p808_onnx
@@ -203,6 +204,23 @@ def test_a_callable_of_the_current_directory(module):
     assert (model.name, model.sample_rate, model.differentiable) == ("my_metric:peak", 8000, False)
     np.testing.assert_allclose(by_map(model)(WAVS, LENGTHS), PEAKS * 8000, rtol=1e-6)
     np.testing.assert_allclose(jax.vmap(model.score, (None, 0, 0))({}, WAVS, LENGTHS), PEAKS * 8000, rtol=1e-6)
+
+
+def test_a_callable_as_it_is():
+    """A function, a method's and an object's call: each a predictor by `jh.predictor`."""
+
+    def peak(wavs, rate):
+        return np.abs(wavs).max(1)
+
+    class Peak:
+        __call__ = staticmethod(peak)
+
+    for given, name in ((peak, "peak"), (Peak(), "Peak"), (Peak().__call__, "peak")):
+        model = jh.predictor(given)
+        assert name in model.name and model.sample_rate == 16000 and not model.differentiable
+        assert model.score(model.params, jnp.array([0.1, -0.5, 0.25]), jnp.int32(3)) == 0.5
+    with pytest.raises(ValueError, match="expected scores"):
+        jh.predictor(lambda wavs, rate: 1.0)
 
 
 @pytest.mark.parametrize(
