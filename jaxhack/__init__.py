@@ -14,7 +14,7 @@ _FUNCTIONS = {
     **{
         "audit": "auditing",
         "probe": "probing",
-        "suite": "suite",
+        "suite": "suites",
         "transfer": "transferring",
         "score_files": "scoring",
     },

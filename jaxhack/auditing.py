@@ -96,7 +96,7 @@ def audit(
     with run.alone(Path(out)):
         record = recorded(setup, space, training, test)
         folder = run.open_run(Path(out), record, resume=resume, overwrite=overwrite)
-        if not all((folder / name).exists() for name in ("rows.parquet", "examples/examples.json")):
+        if not all((folder / name).exists() for name in ("rows.parquet", "summary.json")):
             plan = {"predictor": predictor.name, "name": space.name, "demo": record["demo"], **record["settings"]}
             observe("start", 0, len(training) + len(test), plan)
             run.write_lines(

@@ -91,6 +91,11 @@ def across(record: Mapping[str, Any], summary: Mapping[str, Any]) -> Iterator[st
       record: the suite's, ``run.json``'s ``"record"``.
       summary: of :func:`jaxhack.report.suite.make`: its ``lines``, one an audit.
     """
+    if summary["unfinished"]:
+        yield (
+            f"{len(summary['unfinished'])} of {len(record['legs'])} audits are unfinished "
+            f"({', '.join(summary['unfinished'])}): the worst case is over the others alone."
+        )
     if record["demo"]:
         yield DEMO_SPEECH
     for line in summary["lines"]:

@@ -261,7 +261,7 @@ def audit(paths, predictor, out, space, attacker, epsilon, options, **settings: 
     Of several attackers, spaces or sizes, each combination is an audit in a folder of its own in DIR, and the report
     is of the worst case over all.
     """
-    from jaxhack import auditing, suite
+    from jaxhack import auditing, suites
 
     spaces, attackers, epsilons = _listed(space), _listed(attacker), [_size(size) for size in _listed(epsilon or "")]
     many = max(len(spaces), len(attackers), len(epsilons)) > 1 or "all" in (*spaces, *attackers)
@@ -276,7 +276,7 @@ def audit(paths, predictor, out, space, attacker, epsilon, options, **settings: 
             settings |= {"predictor": predictor, "out": out, "observe": observe}
             if many:
                 settings |= {"spaces": spaces, "attackers": attackers, "epsilons": epsilons, "options": by_attacker}
-                summary = suite.suite(paths or None, **settings)
+                summary = suites.suite(paths or None, **settings)
             else:
                 settings |= {"space": spaces[0], "attacker": attackers[0], "epsilon": next(iter(epsilons), None)}
                 summary = auditing.audit(paths or None, options=by_attacker.get(attackers[0], {}), **settings)

@@ -335,7 +335,7 @@ def test_scores_alone_should_not_beat_gradients():
     record = {"demo": False, "legs": dict.fromkeys(("pgd", "grpo"), settings(profile="paper")["settings"])}
 
     def across(*lines):
-        return list(checks.across(record, {"lines": lines, "any_attack_n": 40}))
+        return list(checks.across(record, {"lines": lines, "any_attack_n": 40, "unfinished": []}))
 
     white, weak = line("pgd", 1.0, 0.8, 50), line("pgd", 0.1, 0.1, 50)
     for black, numbers in (

@@ -287,11 +287,11 @@ def test_several_attackers_and_spaces_are_a_suite(clips, tmp_path):
         (["--attacker", "pgd", "--option", "steps"], "--option takes NAME=VALUE"),
         (["--attacker", "pgd", "--option", "stepps=3"], "did you mean steps"),
         (["--attacker", "pgd,grpo", "--option", "steps=3"], "--option pgd.steps=VALUE"),
-        (["--attacker", "pgd", "--option", "steps=0"], "steps must be at least 1"),
+        (["--attacker", "pgd", "--option", "steps=0"], "steps of pgd must be at least 1"),
         (["--epsilon", "much"], "--epsilon takes numbers"),
         (["--epsilon", "-1"], "epsilon must be a finite number ≥ 0"),
         (["--epsilon", "0.1,nan"], "epsilon must be a finite number ≥ 0"),
-        (["--space", "toy_codec"], "Unknown space 'toy_codec'; known: latent"),
+        (["--space", "toy_codec"], "Unknown space 'toy_codec'"),
         (["--space", "latent,wave"], "Unknown space 'wave'"),
     ],
 )

@@ -2,22 +2,23 @@
 
     python -m experiments.attack_suite.run --shared ../shared --work runs/attack_suite
 
-Can be interrupted and goes on where it stopped, audit by audit. The small files are copied to ``results/``; the table
-in ``README.md`` is what ``--table`` prints from them.
+Can be interrupted and goes on where it stopped. The small files of every finished audit are copied to ``results/``,
+from where another machine can go on; the table in ``README.md`` is what ``--table`` prints from them.
 """
 
 import argparse
 import csv
-import json
 import shutil
+import tempfile
 from collections.abc import Sequence
 from pathlib import Path
 
 import jaxhack as jh
 from jaxhack.progress import display
+from jaxhack.report import suite as report
 
 HERE = Path(__file__).parent
-KEPT = ("run.json", "summary.json", "table.csv", "rows.parquet")
+KEPT = ("run.json", "inputs.json", "rows.parquet", "summary.json", "training.jsonl")  # of an audit
 
 PREDICTORS = ("nisqa", "dnsmos-p808")
 ATTACKS = {
@@ -27,10 +28,9 @@ ATTACKS = {
     "waveform": ("pgd", "apgd", "universal", "square"),
     "noise": ("square",),
 }
-SECONDS = (3.0, 4.5)  # recordings between these: one padded length, a program for each attack
-COMMON = {"profile": "standard", "seeds": 2, "batch": 4, "tau": 0.3, "seed": 0, "panel": "estoi,si_sdr"}
-STEPS = {"nisqa": 300, "dnsmos-p808": 100}
-OPTIONS = {"nes": {"queries": 200}, "square": {"queries": 200}, "codes-search": {"queries": 200}}
+SECONDS = (4.505, 5.4)  # recordings between these: one padded length, one or two windows of DNSMOS
+COMMON = {"profile": "standard", "seeds": 1, "steps": 150, "batch": 4, "tau": 0.3, "seed": 0, "panel": "estoi,si_sdr"}
+OPTIONS = {name: {"queries": 100} for name in ("nes", "square", "codes-search")}
 
 TINY = {"seeds": 1, "steps": 1, "batch": 2, "group": 2, "crop_seconds": 1.0, "limit": 4}
 TINY_ATTACKS = {"waveform": ("pgd",), "latent": ("pgd",)}
@@ -60,8 +60,16 @@ def recordings(shared: Path, work: Path) -> Path:
 def run(predictor: str, shared: Path, work: Path, results: Path, *, tiny: bool = False) -> dict:
     """Runs or continues the attacks on one predictor; returns its summary."""
     attacks, options = (TINY_ATTACKS, TINY_OPTIONS) if tiny else (ATTACKS, OPTIONS)
-    out = work / predictor
+    out, kept = work / predictor, results / predictor
+    if not out.exists() and kept.exists():
+        shutil.copytree(kept, out)
     with display() as observe:
+
+        def finished(stage: str, done: int, total: int, figures: dict) -> None:
+            if stage == "start":
+                keep(out, kept)
+            observe(stage, done, total, figures)
+
         summary = jh.suite(
             [recordings(shared, work)],
             predictor=predictor,
@@ -72,24 +80,34 @@ def run(predictor: str, shared: Path, work: Path, results: Path, *, tiny: bool =
             options=options,
             out=out,
             resume=(out / "run.json").exists(),
-            observe=observe,
-            **COMMON | {"steps": STEPS[predictor]} | (TINY if tiny else {}),
+            observe=finished,
+            **COMMON | (TINY if tiny else {}),
         )
-    (results / predictor).mkdir(parents=True, exist_ok=True)
-    for file in KEPT:
-        shutil.copyfile(out / file, results / predictor / file)
+    keep(out, kept)
     return summary
+
+
+def keep(out: Path, kept: Path) -> None:
+    """Copies the small files of a suite and of its finished audits."""
+    for folder in (out, *(path.parent for path in out.glob("*/*/summary.json"))):
+        for file in KEPT:
+            if (folder / file).exists() and not (folder == out and file == "rows.parquet"):
+                target = kept / folder.relative_to(out) / file
+                target.parent.mkdir(parents=True, exist_ok=True)
+                shutil.copyfile(folder / file, target)
 
 
 def table(results: Path) -> str:
     """The results as Markdown: every attack, and the worst case of each predictor."""
     lines = ["| " + " | ".join(HEADS) + " |", "| --- " * len(HEADS) + "|"]
     for name in PREDICTORS:
-        file = results / name / "summary.json"
-        if file.exists():
-            summary = json.loads(file.read_text())
+        if (results / name / "run.json").exists():
+            with tempfile.TemporaryDirectory() as copy:  # whose report is nobody's
+                summary = report.make(Path(shutil.copytree(results / name, copy, dirs_exist_ok=True)))
             lines += ["| " + " | ".join([name, *_cells(line)]) + " |" for line in summary["lines"]]
             low, high = summary["any_attack_interval"]
+            if summary["unfinished"]:
+                lines.append(f"| {name} | unfinished: {', '.join(summary['unfinished'])} " + "| " * (len(HEADS) - 1))
             worst = ["any space", "", "any attack", "", f"{summary['any_attack_success_rate']:.3f}"]
             worst += [f"{low:.2f}–{high:.2f}", f"{summary['mean_best_gain']:+.2f}", *[""] * 6]
             lines.append("| " + " | ".join(f"**{cell}**" if cell else "" for cell in [name, *worst]) + " |")

@@ -99,7 +99,7 @@ def pgd(
                 best=jnp.where(better, s.action, s.best),
                 best_score=jnp.where(better, score, s.best_score),
                 best_slope=jnp.where(better, slope, s.best_slope),
-                gains=s.gains + (score > s.score),
+                gains=s.gains + (score > s.score).astype(jnp.int32),
                 steps=s.steps + 1,
                 score=score,
             )

@@ -26,16 +26,18 @@ def make(folder: Path) -> dict[str, Any]:
     Returns:
       What ``summary.json`` holds: the worst case of :func:`jaxhack.stats.worst_case` over the test utterances, at the
       chosen budgets where there were several; ``lines``, one an audit; ``chosen_epsilon`` by space, and
-      ``validation``, the number of utterances it was chosen on; ``left_out`` and why.
+      ``validation``, the number of utterances it was chosen on; ``left_out`` and why; ``unfinished``, audits that are
+      still to be made.
 
     Raises:
-      ValueError: an audit of the suite has not been finished.
+      ValueError: no audit of the suite has been finished.
     """
     stored = run.read(folder / run.RECORD)
     record = stored["record"]
-    validation, legs = set(record["validation"]), record["legs"]
-    if missing := [name for name in legs if not (folder / name / "summary.json").exists()]:
-        raise ValueError(f"{folder} lacks the audit {missing[0]}: finish it with --resume first.")
+    validation = set(record["validation"])
+    legs = {name: leg for name, leg in record["legs"].items() if (folder / name / "summary.json").exists()}
+    if not legs:
+        raise ValueError(f"{folder} holds no finished audit: go on with --resume first.")
     audits = {name: run.read(folder / name / run.RECORD)["record"] for name in legs}
     own = {name: json.loads((folder / name / "summary.json").read_text(encoding="utf-8")) for name in legs}
     found = {name: rows.read(folder / name / "rows.parquet") for name in legs}
@@ -62,6 +64,7 @@ def make(folder: Path) -> dict[str, Any]:
         "chosen_epsilon": chosen,
         **worst_case(counted, tau, panel),
         "left_out": record["left_out"],
+        "unfinished": [name for name in record["legs"] if name not in legs],
         "panel": {name: rule._asdict() for name, rule in panel.items()},
     }
     summaries = result.pop("audits")

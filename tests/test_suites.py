@@ -9,7 +9,7 @@ import toys
 from audit_rows import RULES, row
 from rich.console import Console
 
-from jaxhack import audio, rows, suite
+from jaxhack import audio, rows, suites
 from jaxhack.report import suite as report
 from jaxhack.stats import choose_epsilon, summary, worst_case
 
@@ -30,7 +30,7 @@ def clips(tmp_path_factory):
     return folder / "list.csv"
 
 
-run = partial(suite.suite, predictor=toys.predictor(), codec=toys.codec(), options=OPTIONS, **SETTINGS)
+run = partial(suites.suite, predictor=toys.predictor(), codec=toys.codec(), options=OPTIONS, **SETTINGS)
 
 
 def test_two_halves_make_a_whole():
@@ -78,7 +78,7 @@ def test_every_combination_and_what_is_left_out(clips, tmp_path):
 
 
 def test_an_attacker_of_one_space_alone(clips, tmp_path):
-    made = suite._combinations(["latent", "waveform"], ["grpo", "waveform/pgd", "waveform/grpo"])
+    made = suites._combinations(["latent", "waveform"], ["grpo", "waveform/pgd", "waveform/grpo"])
     assert made == {"latent": ["grpo"], "waveform": ["grpo", "pgd"]}
     for spaces, attackers, message in (
         (["latent"], ["waveform/pgd"], "None of the attackers waveform/pgd is for"),
@@ -117,7 +117,11 @@ def test_the_worst_case_its_files_and_resume(clips, tmp_path):
     with pytest.raises(ValueError, match="another run"):
         run([clips], resume=True, tau=0.4, **options)
     before = (out / "rows.parquet").read_bytes()
-    (out / "waveform" / "pgd" / "rows.parquet").unlink()
+    for name in ("rows.parquet", "summary.json"):
+        (out / "waveform" / "pgd" / name).unlink()
+    partial = report.make(out)
+    assert partial["unfinished"] == ["waveform/pgd"] and "1 of 2 audits are unfinished" in partial["warnings"][0]
+    assert [line["audit"] for line in partial["lines"]] == ["latent/pgd"]
     assert run([clips], resume=True, **options) == found
     assert (out / "rows.parquet").read_bytes() == before
     (out / "mine.txt").write_text("not a run's")
