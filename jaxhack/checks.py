@@ -162,7 +162,7 @@ def nothing_judged(run: Run) -> Iterator[str]:
 
 
 def panel_says_nothing(run: Run) -> Iterator[str]:
-    """The panel calls everything worse, random directions too."""
+    """The panel calls everything worse, random actions too."""
     trained = [a["degraded_rate"] for a in run.trained() if known(a["degraded_rate"])]
     random = run.baseline("random")
     if not trained or random is None or not known(random["degraded_rate"]):
@@ -177,7 +177,7 @@ def panel_says_nothing(run: Run) -> Iterator[str]:
 
 
 def weaker_than_random(run: Run) -> Iterator[str]:
-    """A trained attacker finds less than the best of as many random directions."""
+    """A trained attacker finds less than the best of as many random actions."""
     best = run.baseline("random_best")
     if best is None:
         return

@@ -237,7 +237,7 @@ def reconstruct(paths, codec, out, models, form) -> None:
 @click.option("--train", "train_paths", multiple=True, metavar="PATH", help="Training recordings, with --test.")
 @click.option("--test", "test_paths", multiple=True, metavar="PATH", help="Recordings that no attacker sees.")
 @click.option("--limit", type=int, metavar="N", help="Recordings used in all.  [default: every one]")
-@click.option("--seed", type=int, default=0, help="Of the split, the attackers and the random directions.")
+@click.option("--seed", type=int, default=0, help="Of the split, the attackers and the random actions.")
 @_models
 @click.option(
     "--sample-rate",

@@ -106,7 +106,7 @@ def test_the_matrix(trained, moved):
     assert summary["weights"] == {"toy.bin": "0" * 64}
     page = " ".join((out / "trained@other" / "report.html").read_text().split())
     assert "trained to raise toy for 4 steps" in page and "other took no part in that" in page
-    assert "random directions for toy" in page and "random@toy" in page and "of toy raised other by more" in page
+    assert "random actions for toy" in page and "random@toy" in page and "of toy raised other by more" in page
     assert "Decided by the training half: attackers, statistics; by the test half: rates;" in page
     assert jh.report.make(out / "trained@other") == summary
 

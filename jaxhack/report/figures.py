@@ -97,8 +97,8 @@ def gains(rows: Sequence[Mapping[str, Any]], tau: float) -> str:
     """
     groups = {
         "trained": column([r for r in rows if not r["baseline"]], "gain"),
-        "random direction": column([r for r in rows if r["baseline"] and r["attacker"] == "random"], "gain"),
-        "best random direction": column(
+        "random action": column([r for r in rows if r["baseline"] and r["attacker"] == "random"], "gain"),
+        "best random action": column(
             [r for r in rows if r["baseline"] and kind(r["attacker"]) == "random_best"], "gain"
         ),
     }
@@ -138,8 +138,8 @@ def thresholds(sweep: Sequence[Mapping[str, Any]], tau: float) -> str:
     lines = (
         ("worst", "worst attacker", BLUE, "-", "o"),
         ("mean", "mean of attackers", BLUE, "--", "s"),
-        ("random_best", "best random direction", BLACK, "-", "^"),
-        ("random", "random direction", GREY, "--", "v"),
+        ("random_best", "best random action", BLACK, "-", "^"),
+        ("random", "random action", GREY, "--", "v"),
     )
     with _figure(2.9) as fig:
         axes = fig.subplots()
@@ -232,7 +232,7 @@ def name(entry: Mapping[str, Any]) -> str:
     what, at, whom = entry["attacker"].partition("@")
     if what == "random_best":
         return f"best of {entry['queries']} random{at}{whom}"
-    return {"random": "one random direction"}.get(entry["attacker"], entry["attacker"])
+    return {"random": "one random action"}.get(entry["attacker"], entry["attacker"])
 
 
 def _interval(entry: Mapping[str, Any]) -> tuple[float | None, float | None]:
