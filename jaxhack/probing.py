@@ -16,6 +16,7 @@ from rich.table import Table
 from jaxhack import audio, inputs, reconstruct, registry
 from jaxhack.checks import REPEATABLE, known
 from jaxhack.report import page
+from jaxhack.report.terminal import bare_table
 from jaxhack.scoring import score_waveforms
 from jaxhack.settings import DEFAULT_CODEC, DEFAULT_PREDICTOR, MAX_SECONDS, Settings
 from jaxhack.types import Codec, Predictor
@@ -234,7 +235,7 @@ def tables(summary: Mapping[str, Any]) -> list[Table]:
 
 
 def _table(caption: str, heads: Sequence[str]) -> Table:
-    made = Table(box=None, pad_edge=False, padding=(0, 2, 0, 0), caption=caption, caption_justify="left")
+    made = bare_table(caption)
     made.add_column(heads[0], min_width=26)
     for head in heads[1:]:
         made.add_column(head, justify="right" if head else "left", no_wrap=bool(head))

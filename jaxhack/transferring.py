@@ -17,6 +17,7 @@ from jaxhack.detect import Rule
 from jaxhack.judgement import attack_test_set
 from jaxhack.measures.panel import make_panel, rules
 from jaxhack.report import page
+from jaxhack.report.terminal import bare_table
 from jaxhack.settings import Settings
 from jaxhack.training import trained
 from jaxhack.types import Codec, Measure, Predictor, PyTree
@@ -205,12 +206,8 @@ def line(source: Source, summary: Mapping[str, Any]) -> dict[str, Any]:
 
 def table(lines: Sequence[Mapping[str, Any]]) -> Table:
     """The matrix for a terminal of 80 columns: attackers trained on A, judged by B."""
-    made = Table(
-        box=None,
-        pad_edge=False,
-        padding=(0, 2, 0, 0),
-        caption_justify="left",
-        caption="hacked: of the worst attacker, with its mean gain and the 90th percentile (score); best of n: of "
+    made = bare_table(
+        "hacked: of the worst attacker, with its mean gain and the 90th percentile (score); best of n: of "
         "random actions, chosen by the predictor that was attacked. A line in bold is the run itself.",
     )
     made.add_column("attackers of", overflow="fold")

@@ -6,7 +6,6 @@ Can be interrupted and goes on where it stopped. The small files of every finish
 from where another machine can go on; the table in ``README.md`` is what ``--table`` prints from them.
 """
 
-import argparse
 import csv
 import shutil
 import tempfile
@@ -14,6 +13,7 @@ from collections.abc import Sequence
 from pathlib import Path
 
 import jaxhack as jh
+from experiments.command import command
 from jaxhack.progress import display
 from jaxhack.report import suite as report
 
@@ -134,20 +134,7 @@ def _cells(line: dict) -> list[str]:
 
 
 def main(argv: Sequence[str] | None = None) -> None:
-    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
-    parser.add_argument("--shared", type=Path, default=Path("../shared"), help="holds speech/, degraded/ and models/")
-    parser.add_argument("--work", type=Path, default=Path("runs/attack_suite"), help="where the whole runs go")
-    parser.add_argument("--results", type=Path, default=HERE / "results", help="where their small files go")
-    parser.add_argument("--only", nargs="+", choices=PREDICTORS, default=list(PREDICTORS))
-    parser.add_argument("--tiny", action="store_true", help="one step on four recordings, to see that it works")
-    parser.add_argument("--table", action="store_true", help="print what is there, and run nothing")
-    args = parser.parse_args(argv)
-    if not args.table:
-        if not args.shared.is_dir():
-            parser.error(f"{str(args.shared)!r} does not exist: --shared names a folder with speech/ and models/.")
-        for name in args.only:
-            run(name, args.shared, args.work, args.results, tiny=args.tiny)
-    print(table(args.results))
+    command(__doc__.splitlines()[0], HERE, PREDICTORS, run, table, argv)
 
 
 if __name__ == "__main__":

@@ -6,7 +6,6 @@ Each run can be interrupted and goes on where it stopped. Its small files are co
 table is what ``--table`` prints from them, and ``gains.svg`` is drawn from them at the same time.
 """
 
-import argparse
 import base64
 import json
 import shutil
@@ -14,6 +13,7 @@ from collections.abc import Sequence
 from pathlib import Path
 
 import jaxhack as jh
+from experiments.command import command
 from jaxhack.progress import display
 from jaxhack.report import figures
 
@@ -96,22 +96,9 @@ def _cells(s: dict) -> list[str]:
 
 
 def main(argv: Sequence[str] | None = None) -> None:
-    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
-    parser.add_argument("--shared", type=Path, default=Path("../shared"), help="holds speech/, degraded/ and models/")
-    parser.add_argument("--work", type=Path, default=Path("runs/table1"), help="where the whole runs go")
-    parser.add_argument("--results", type=Path, default=HERE / "results", help="where their small files go")
-    parser.add_argument("--only", nargs="+", choices=RUNS, default=list(RUNS))
-    parser.add_argument("--tiny", action="store_true", help="one step on four recordings, to see that it works")
-    parser.add_argument("--table", action="store_true", help="print and draw what is there, and run nothing")
-    args = parser.parse_args(argv)
-    if not args.table:
-        if not args.shared.is_dir():
-            parser.error(f"{str(args.shared)!r} does not exist: --shared names a folder with speech/ and models/.")
-        for name in args.only:
-            run(name, args.shared, args.work, args.results, tiny=args.tiny)
-    print(table(args.results))
-    if (args.results / PICTURED).exists():
-        (args.results / "gains.svg").write_bytes(picture(args.results, PICTURED))
+    results = command(__doc__.splitlines()[0], HERE, RUNS, run, table, argv)
+    if (results / PICTURED).exists():
+        (results / "gains.svg").write_bytes(picture(results, PICTURED))
 
 
 if __name__ == "__main__":

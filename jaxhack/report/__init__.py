@@ -16,6 +16,7 @@ from jaxhack import checks, rows, run
 from jaxhack.checks import known
 from jaxhack.detect import Rule
 from jaxhack.report import page
+from jaxhack.report.terminal import bare_table
 from jaxhack.stats.success import summary as summarise
 from jaxhack.stats.success import tau_sweep
 
@@ -86,12 +87,8 @@ def table(summary: Mapping[str, Any]) -> Table:
     Args:
       summary: as :func:`make` returns it.
     """
-    made = Table(
-        box=None,
-        pad_edge=False,
-        padding=(0, 2, 0, 0),
-        caption_justify="left",
-        caption="hacked: share with gain > τ that the panel calls worse; naive: against the raw "
+    made = bare_table(
+        "hacked: share with gain > τ that the panel calls worse; naive: against the raw "
         "input; worse: share the panel calls worse; gain: mean, MOS; undet.: no verdict. "
         f"The chain alone moves the score by {page.number(summary['offset'], '+.2f')} MOS; the same audio twice "
         f"differs by {page.number(summary['repeat_sd'], '.2g')} (sd).\n{page.settings(summary)}",

@@ -3,9 +3,9 @@
 import csv
 import io
 import json
-from collections.abc import Mapping, Sequence
+from collections.abc import Container, Mapping, Sequence
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 from rich.table import Table
 
@@ -13,11 +13,26 @@ from jaxhack import checks, rows, run
 from jaxhack.checks import known, percent
 from jaxhack.detect import Rule
 from jaxhack.report import page
+from jaxhack.report.terminal import bare_table
 from jaxhack.stats.success import summary as summarise
 from jaxhack.stats.worst import choose_epsilon, worst_case
 
 RATES = ("attack_success_rate", "attack_success_rate_naive", "attack_success_rate_void", "void_rate", "degraded_rate")
 COUNTS = ("queries", "gradients", "n", "n_undetermined", "n_failed")
+
+
+class Audit(NamedTuple):
+    """What one finished audit of a suite left behind."""
+
+    settings: Mapping[str, Any]
+    record: Mapping[str, Any]
+    summary: Mapping[str, Any]
+    rows: Sequence[rows.Row]
+
+    @property
+    def panel(self) -> dict[str, Rule]:
+        """Measure -> rule."""
+        return {name: Rule(**rule) for name, rule in self.record["panel"].items()}
 
 
 def make(folder: Path) -> dict[str, Any]:
@@ -33,82 +48,78 @@ def make(folder: Path) -> dict[str, Any]:
       ValueError: no audit of the suite has been finished.
     """
     stored = run.read(folder / run.RECORD)
-    record = stored["record"]
-    validation = set(record["validation"])
-    legs = {name: leg for name, leg in record["legs"].items() if (folder / name / "summary.json").exists()}
-    if not legs:
+    record, validation = stored["record"], set(stored["record"]["validation"])
+    audits = {name: _read(folder / name, s) for name, s in record["legs"].items() if _finished(folder / name)}
+    if not audits:
         raise ValueError(f"{folder} holds no finished audit: go on with --resume first.")
-    audits = {name: run.read(folder / name / run.RECORD)["record"] for name in legs}
-    own = {name: json.loads((folder / name / "summary.json").read_text(encoding="utf-8")) for name in legs}
-    found = {name: rows.read(folder / name / "rows.parquet") for name in legs}
-    panels = {name: {m: Rule(**rule) for m, rule in audit["panel"].items()} for name, audit in audits.items()}
-    tau, panel = next(iter(legs.values()))["tau"], next(iter(panels.values()))
-    part = {
-        name: (
-            [row for row in of if row["utterance"] in validation],
-            [row for row in of if row["utterance"] not in validation],
-        )
-        for name, of in found.items()
-    }
-    chosen = _chosen(legs, {name: of[0] for name, of in part.items()}, tau, panel) if validation else {}
-    counted = {
-        name: part[name][1]
-        for name, settings in legs.items()
-        if not chosen or chosen[settings["space"]] == settings["epsilon"]
-    }
+    first = next(iter(audits.values()))
+    tau, panel = first.settings["tau"], first.panel
+    test = {name: [row for row in a.rows if row["utterance"] not in validation] for name, a in audits.items()}
+    chosen = _chosen(audits, validation, tau, panel) if validation else {}
+    counted = [
+        n
+        for n, a in audits.items()
+        if chosen.get(a.settings["space"], a.settings["epsilon"]) == a.settings["epsilon"]
+    ]
+    worst = worst_case({name: test[name] for name in counted}, tau, panel)
+    found = worst.pop("audits")
     result = {
         "predictor": record["predictor"],
         "versions": stored["versions"],
-        "utterances": len({row["utterance"] for of in counted.values() for row in of}),
+        "utterances": len({row["utterance"] for name in counted for row in test[name]}),
         "validation": len(validation),
         "chosen_epsilon": chosen,
-        **worst_case(counted, tau, panel),
+        **worst,
         "left_out": record["left_out"],
-        "unfinished": [name for name in record["legs"] if name not in legs],
+        "unfinished": [name for name in record["legs"] if name not in audits],
         "panel": {name: rule._asdict() for name, rule in panel.items()},
+        "lines": [
+            _line(name, audit, found.get(name) or summarise(test[name], tau, panel), name in counted)
+            for name, audit in audits.items()
+        ],
+        "inputs": {key: first.summary["inputs"][key] for key in ("train", "test")}
+        | {"unread": list(dict.fromkeys(file for a in audits.values() for file in a.summary["inputs"]["unread"]))},
     }
-    summaries = result.pop("audits")
-    shown = {name: summaries.get(name) or summarise(part[name][1], tau, panel) for name in legs}
-    result["lines"] = [
-        _line(name, legs[name], audits[name]["space"]["name"], success, name in counted)
-        | {"warnings": len(own[name]["warnings"])}
-        for name, success in shown.items()
-    ]
-    result["inputs"] = {key: own[name]["inputs"][key] for name in list(legs)[:1] for key in ("train", "test")} | {
-        "unread": list(dict.fromkeys(file for of in own.values() for file in of["inputs"]["unread"]))
-    }
-    result["warnings"] = list(checks.across(record, result))
-    result = page.plain(result)
-    rows.write(folder / "rows.parquet", [row for of in found.values() for row in of])
+    result = page.plain(result | {"warnings": list(checks.across(record, result))})
+    rows.write(folder / "rows.parquet", [row for audit in audits.values() for row in audit.rows])
     run.write_json(folder / "summary.json", result)
     run.write_text(folder / "table.csv", _csv(result["lines"]))
     run.write_text(folder / "report.html", html(result))
     return result
 
 
+def _finished(folder: Path) -> bool:
+    return (folder / "summary.json").exists()
+
+
+def _read(folder: Path, settings: Mapping[str, Any]) -> Audit:
+    summary = json.loads((folder / "summary.json").read_text(encoding="utf-8"))
+    return Audit(settings, run.read(folder / run.RECORD)["record"], summary, rows.read(folder / "rows.parquet"))
+
+
 def _chosen(
-    legs: Mapping[str, Mapping[str, Any]], of: Mapping[str, Sequence], tau: float, panel: Mapping[str, Rule]
+    audits: Mapping[str, Audit], validation: Container[str], tau: float, panel: Mapping[str, Rule]
 ) -> dict[str, float]:
-    """The budget of each space, from validation rows."""
+    """The budget of each space, from the rows of validation utterances."""
     found: dict[str, dict[float, Any]] = {}
-    for name, settings in legs.items():
-        # Random actions are the same whatever attacker stands beside them: the first will do.
-        found.setdefault(settings["space"], {}).setdefault(settings["epsilon"], summarise(of[name], tau, panel))
+    for audit in audits.values():
+        space, epsilon = audit.settings["space"], audit.settings["epsilon"]
+        if epsilon not in found.setdefault(space, {}):  # random actions are the same beside every attacker
+            mine = [row for row in audit.rows if row["utterance"] in validation]
+            found[space][epsilon] = summarise(mine, tau, panel)
     return {space: choose_epsilon(summaries) for space, summaries in found.items()}
 
 
-def _line(
-    name: str, settings: Mapping[str, Any], space: str, success: Mapping[str, Any], counted: bool
-) -> dict[str, Any]:
+def _line(name: str, audit: Audit, success: Mapping[str, Any], counted: bool) -> dict[str, Any]:
     """One audit as a line of the table: its worst attacker's figures, and the controls beside it."""
     mine = [a for a in success["attackers"] if not a["baseline"]]
     controls = {a["attacker"]: a for a in success["attackers"] if a["baseline"]}
     worst = max(mine, key=lambda a: -1.0 if a["attack_success_rate"] is None else a["attack_success_rate"])
     return {
         "audit": name,
-        "space": space,
-        "epsilon": settings["epsilon"],
-        "attacker": settings["attacker"],
+        "space": audit.record["space"]["name"],
+        "epsilon": audit.settings["epsilon"],
+        "attacker": audit.settings["attacker"],
         "seeds": len(mine),
         "counted": counted,
         **{key: worst[key] for key in (*RATES, "mean_gain", *COUNTS)},
@@ -121,6 +132,7 @@ def _line(
         "random_best": controls["random_best"]["attack_success_rate"],
         "random_best_gain": controls["random_best"]["mean_gain"],
         "random_best_queries": controls["random_best"]["queries"],
+        "warnings": len(audit.summary["warnings"]),
     }
 
 
@@ -148,12 +160,8 @@ def html(summary: Mapping[str, Any]) -> str:
 def table(summary: Mapping[str, Any]) -> Table:
     """The worst case and its lines, for a terminal of 80 columns."""
     low, high = summary["any_attack_interval"]
-    made = Table(
-        box=None,
-        pad_edge=False,
-        padding=(0, 2, 0, 0),
-        caption_justify="left",
-        caption=f"{headline(summary)}\nhacked: share of utterances, of the worst of the seeds; of any attack 95 %: "
+    made = bare_table(
+        f"{headline(summary)}\nhacked: share of utterances, of the worst of the seeds; of any attack 95 %: "
         f"{low:.2f}–{high:.2f}; worse: share of outputs that the panel calls worse. Rates of different spaces do not "
         "compare.",
     )
