@@ -13,7 +13,19 @@ from jaxhack.measures.panel import evaluate
 from jaxhack.objective import heard, listener, objective
 from jaxhack.parallel import mapped
 from jaxhack.settings import Settings
-from jaxhack.types import Array, Attacker, Codec, Measure, Objective, Point, Predictor, PyTree, Queries, Space
+from jaxhack.types import (
+    Array,
+    Attacker,
+    Codec,
+    Measure,
+    Objective,
+    Point,
+    Predictor,
+    PyTree,
+    Queries,
+    Space,
+    Unsuited,
+)
 
 
 class Weights(NamedTuple):
@@ -131,7 +143,7 @@ def refusal(setup: Setup) -> str | None:
 
     try:
         jax.eval_shape(trial, jax.random.key(0))
-    except ValueError as error:
+    except Unsuited as error:
         return str(error)
     return None
 

@@ -144,14 +144,8 @@ def _rate(predictor: Predictor, chain: Codec | None) -> int:
 def set_up(
     predictor: Predictor, chain: Codec | None, panel: Sequence[Measure], settings: Settings, test: int
 ) -> Setup:
-    """An audit of `test` utterances.
-
-    Raises:
-      ValueError: a codec that the space cannot use.
-    """
-    setup = Setup(predictor, chain, _rate(predictor, chain), panel, settings, test)
-    setup.space(setup.untrained())
-    return setup
+    """An audit of `test` utterances; :func:`~jaxhack.attack.refusal` says whether it can be."""
+    return Setup(predictor, chain, _rate(predictor, chain), panel, settings, test)
 
 
 def choose(

@@ -409,10 +409,13 @@ def void_votes(run: Run) -> Iterator[str]:
     void = max(trained, key=lambda a: a["void_rate"])
     worst, counted = (max(a[key] for a in trained) for key in ("attack_success_rate", "attack_success_rate_void"))
     names = dict.fromkeys(name for row in run.rows for name in (row.get("void") or "").split(",") if name)
+    changes = f"With void votes the worst success rate would be {counted:.2f} instead of {worst:.2f}"
+    if counted == worst:
+        changes = f"With void votes the worst success rate would be the same, {worst:.2f}"
     yield (
         f"In {percent(void['void_rate'])} of the outputs a vote ({', '.join(names)}) is void and left out: the "
         "reference x̂ is all but x itself, beside which any change is a loss, or so poor that the measure does not "
-        f"follow it. With void votes the worst success rate would be {counted:.2f} instead of {worst:.2f}."
+        f"follow it. {changes}."
     )
 
 

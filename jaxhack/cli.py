@@ -65,8 +65,11 @@ def _sized(flag: str, text: str) -> Callable:
     return click.option(flag, type=type(paper), help=f"{text}  [default: {default}]")
 
 
-def _listed(text: str) -> list[str]:
-    return list(dict.fromkeys(name.strip() for name in text.split(",") if name.strip()))
+def _listed(option: str, text: str) -> list[str]:
+    names = list(dict.fromkeys(name.strip() for name in text.split(",") if name.strip()))
+    if not names:
+        raise ValueError(f"{option} is empty: name something, or leave it out.")
+    return names
 
 
 def _size(text: str) -> float:
@@ -81,9 +84,12 @@ def _option(text: str) -> tuple[str | None, str, Any]:
     name, _, value = text.partition("=")
     owner, _, name = name.strip().rpartition(".")
     try:
-        return owner or None, name.replace("-", "_"), json.loads(value)
+        number = json.loads(value)
     except ValueError:
-        raise ValueError(f"--option takes NAME=VALUE with a number, true or false, got {text!r}.") from None
+        number = None
+    if not (name and isinstance(number, int | float)):
+        raise ValueError(f"--option takes NAME=VALUE with a number, true or false, got {text!r}.")
+    return owner or None, name.replace("-", "_"), number
 
 
 @click.group(cls=_Group, context_settings={"show_default": True, "help_option_names": ["-h", "--help"]})
@@ -263,13 +269,16 @@ def audit(paths, predictor, out, space, attacker, epsilon, options, **settings: 
     """
     from jaxhack import auditing, suites
 
-    spaces, attackers, epsilons = _listed(space), _listed(attacker), [_size(size) for size in _listed(epsilon or "")]
-    many = max(len(spaces), len(attackers), len(epsilons)) > 1 or "all" in (*spaces, *attackers)
+    spaces, attackers = _listed("--space", space), _listed("--attacker", attacker)
+    epsilons = [] if epsilon is None else [_size(size) for size in _listed("--epsilon", epsilon)]
+    many = max(len(spaces), len(attackers), len(epsilons)) > 1 or "all" in (*spaces, *attackers) or "/" in attacker
     by_attacker: dict[str, dict[str, Any]] = {}
     for owner, name, value in options:
         if owner is None and len(attackers) > 1:
             raise ValueError(f"--option must say whose {name} is meant: --option {attackers[0]}.{name}=VALUE.")
-        by_attacker.setdefault(owner or attackers[0], {})[name] = value
+        by_attacker.setdefault(owner or attackers[0].rpartition("/")[2], {})[name] = value
+    if not many and (others := by_attacker.keys() - set(attackers)):
+        raise ValueError(f"--option: {others.pop()} has options, and is not among the attackers.")
     out = out or str(Path("runs", _folder_name(predictor)))
     try:
         with progress.display() as observe:
@@ -288,11 +297,10 @@ def audit(paths, predictor, out, space, attacker, epsilon, options, **settings: 
     unread = len(summary["inputs"]["unread"])
     unjudged = max(a["n_failed"] + a["n_undetermined"] for a in summary["lines" if many else "attackers"])
     if unread or unjudged:
-        click.echo(
-            f"{unread} of {summary['inputs']['train']} training recordings gave nothing, and up to {unjudged} of "
-            f"{summary['inputs']['test']} test recordings have no verdict: the report says why",
-            err=True,
-        )
+        said = [f"{unread} of {summary['inputs']['train']} training recordings gave nothing"] if unread else []
+        if unjudged:
+            said.append(f"up to {unjudged} of {summary['inputs']['test']} test recordings have no verdict")
+        click.echo(f"{', and '.join(said)}: the report says why", err=True)
         sys.exit(1)
 
 
@@ -325,6 +333,8 @@ def transfer(given, predictors, attacked, models, out, resume, overwrite) -> Non
 
     runs = [path for path in given if Path(path, run.RECORD).exists()]
     paths = [path for path in given if path not in runs]
+    if not runs:
+        raise ValueError(f"{given[0]!r} holds no run ({run.RECORD}): name the folder of a finished audit first.")
     try:
         with progress.display() as observe:
             lines = transferring.transfer(
@@ -425,6 +435,7 @@ def _list_models(folder: str | None) -> None:
 
     from jaxhack import registry, weights
 
+    weights.check_folder(folder)
     console = Console(width=None if sys.stdout.isatty() else 220)
     headings = ["name", "kind", "weights", "size", "licence", "origin", "command"]
     if console.width < 140:
@@ -446,7 +457,9 @@ def _list_models(folder: str | None) -> None:
                 f"{sum(sizes) / 1e6:.1f} MB" if sizes else "",
                 ", ".join(dict.fromkeys(weights.described_licence(weight.licence) for weight in files)),
                 ", ".join(dict.fromkeys(weight.origin for weight in files)),
-                "" if have == "have" else ", ".join(dict.fromkeys(_command(name, weight) for weight in files)),
+                ""
+                if have in ("have", "unchecked")
+                else ", ".join(dict.fromkeys(_command(name, weight) for weight in files)),
             ]
         table.add_row(*[name, kind, have, *row][: len(headings)])
     console.print(table)
@@ -465,7 +478,7 @@ def _have(files, folder: str | None) -> str:
     except ValueError:
         return "wrong contents"
     if not absent:
-        return "have"
+        return "have" if all(weight.sha256 for weight in files) else "unchecked"
     return "missing" if all(weight.source for weight in absent) else "to bring"
 
 

@@ -59,7 +59,8 @@ def _plan(recordings: int, plan: dict[str, Any]) -> str:
         attackers = f"{plan['attacker']} attackers of {plan['target']} in {plan['name']}"
         return f"{plan['predictor']} judges what the {attackers} make of {recordings} recordings"
     return (
-        f"Auditing {plan['predictor']} in {plan['name']} by {plan['attacker']}: {described(plan)}, {sizes(plan)}, "
+        (f"{plan['number']}: " if "number" in plan else "")
+        + f"Auditing {plan['predictor']} in {plan['name']} by {plan['attacker']}: {described(plan)}, {sizes(plan)}, "
         + f"{recordings} {'demo ' if plan['demo'] else ''}recordings"
         + ("; a first look, not a result" if first_look(plan) else "")
         + ("; on a CPU this takes many hours, --profile standard takes fewer" if takes_long(plan) else "")

@@ -237,14 +237,19 @@ def _a(noun: str) -> str:
 
 
 def _make(name: str, kind: str, models: str | os.PathLike[str] | None, dtype: Any) -> Any:
-    make = _load(entry(name, kind).make)
-    if dtype is None:
-        return make(weight_files.locate(name, weights_of(name), models))
-    if "dtype" not in inspect.signature(make).parameters:
-        raise ValueError(_no_dtype(name))
-    if dtype not in (jnp.float32, jnp.bfloat16):
-        raise ValueError(f"dtype is jnp.float32 or jnp.bfloat16; got {dtype}.")
-    return make(weight_files.locate(name, weights_of(name), models), dtype=dtype)
+    make, options = _load(entry(name, kind).make), {}
+    if dtype is not None:
+        if "dtype" not in inspect.signature(make).parameters:
+            raise ValueError(_no_dtype(name))
+        if dtype not in (jnp.float32, jnp.bfloat16):
+            raise ValueError(f"dtype is jnp.float32 or jnp.bfloat16; got {dtype}.")
+        options = {"dtype": dtype}
+    paths = weight_files.locate(name, weights_of(name), models)
+    try:
+        return make(paths, **options)
+    except ValueError as error:
+        files = ", ".join(str(path) for path in paths.values())
+        raise ValueError(f"{name} cannot be made of {files}: {error}") from error
 
 
 def _as_made(thing: Any, dtype: Any) -> Any:

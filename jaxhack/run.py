@@ -106,7 +106,7 @@ def open_run(out: Path, record: Mapping[str, Any], *, resume: bool = False, over
             )
         if not found.exists():
             raise ValueError(
-                f"{out} holds files but no run ({RECORD}): nothing in it was touched, name another folder."
+                f"{out} holds files but no run ({RECORD}): nothing in it was touched; delete it or name another."
             )
         if resume:
             _check_same(found, record)
@@ -131,12 +131,18 @@ def _parts(found: Path) -> list[str]:
 
 
 def _check_same(found: Path, record: Mapping[str, Any]) -> None:
-    before, now = _flat(read(found)["record"]), _flat(record)
+    stored = read(found)["record"]
+    if ("legs" in stored) != ("legs" in record):
+        there, here = ("a suite of audits" if "legs" in of else "a single audit" for of in (stored, record))
+        raise ValueError(f"{found.parent} holds {there}, and this is {here}: repeat its options or name another.")
+    before, now = _flat(stored), _flat(record)
     changed = [
         f"{k}: {before.get(k)!r} then, {now.get(k)!r} now"
         for k in {**before, **now}
         if k not in NAMES and before.get(k) != now.get(k) and not (k.startswith(LATER) and k not in before)
     ]
+    if changed and all(line.startswith("recordings:") for line in changed):
+        raise ValueError(f"The recordings of {found.parent} have changed: put them back or name another folder.")
     if changed:
         raise ValueError(
             f"{found.parent} is another run ({'; '.join(changed[:3])}): repeat its options or name another folder."
@@ -167,7 +173,7 @@ def read(found: Path) -> dict[str, Any]:
             return stored
     except (ValueError, KeyError, TypeError):
         pass
-    raise ValueError(f"{found} cannot be read as a run's record: start anew with --overwrite.")
+    raise ValueError(f"{found} cannot be read as a run's record: delete the folder {found.parent} and run it anew.")
 
 
 def versions() -> dict[str, str]:

@@ -79,14 +79,37 @@ class Settings:
             raise ValueError(f"epsilon must be a finite number ≥ 0 ({unit}), got {epsilon}.")
         if not math.isfinite(self.tau):
             raise ValueError(f"tau must be a finite number (MOS), got {self.tau}.")
+        if spaces.KINDS[self.space].whole and epsilon != round(epsilon):
+            raise ValueError(
+                f"epsilon must be a whole number in the space {self.space} ({spaces.KINDS[self.space].unit}), got "
+                f"{epsilon:g}: leave that space out, or name a budget for it alone."
+            )
         if not 0 < self.crop_seconds <= MAX_SECONDS:
             raise ValueError(f"crop_seconds must be above 0 and at most {MAX_SECONDS:g}, got {self.crop_seconds}.")
         if not 0 <= self.seed < 2**32:
             raise ValueError(f"seed must be a whole number from 0 to 2**32 - 1, got {self.seed}.")
-        options = list(inspect.signature(attackers.KINDS[self.attacker].make).parameters)[1:]
-        for name in self.options:
-            if name not in options or name in ("batch", "group"):
-                raise ValueError(registry.unknown(f"option of {self.attacker}", name, options))
+        self._check_options()
+
+    def _check_options(self) -> None:
+        """Refuses options that the attacker does not have, or values of another kind than their defaults."""
+        from jaxhack import attackers, registry
+
+        kind = attackers.KINDS[self.attacker]
+        known = list(inspect.signature(kind.make).parameters.values())[1:]
+        defaults = {p.name: p.default for p in known if p.name not in kind.sizes}
+        for name, value in self.options.items():
+            if name not in defaults:
+                raise ValueError(registry.unknown(f"option of {self.attacker}", name, defaults))
+            default = defaults[name]
+            if isinstance(default, bool):
+                what, fits = "true or false", isinstance(value, bool)
+            elif isinstance(default, int):
+                what, fits = "a whole number", isinstance(value, int) and not isinstance(value, bool)
+            else:
+                what = "a finite number"
+                fits = isinstance(value, int | float) and not isinstance(value, bool) and math.isfinite(value)
+            if not fits:
+                raise ValueError(f"The option {name} of {self.attacker} must be {what}, got {value!r}.")
 
 
 def learns(settings: Mapping[str, Any]) -> bool:

@@ -54,7 +54,8 @@ def suite(
     Args:
       paths: as all that is not named here, as :func:`jaxhack.audit` takes it.
       spaces: kinds, of :data:`jaxhack.spaces.KINDS`; "all": every one.
-      attackers: kinds, of :data:`jaxhack.attackers.KINDS`, or of one space alone, "waveform/pgd"; "all": every one.
+      attackers: kinds, of :data:`jaxhack.attackers.KINDS`, "all" being every one; in the `spaces`, or with one of
+        their own, "waveform/pgd".
       epsilons: budgets, in each space's own unit; none: each space's default.
       options: attacker -> its further options.
 
@@ -67,11 +68,13 @@ def suite(
     """
     demo = paths is None and not (train_paths or test_paths)
     profile = profile or ("quick" if demo else "paper")
-    options = dict(options or {})
-    _names("attacker", options, attacking.KINDS)
+    options, combined = dict(options or {}), _combinations(spaces, attackers)
+    for name in _names("attacker", options, attacking.KINDS):
+        if not any(name in kinds for kinds in combined.values()):
+            raise ValueError(f"{name} has options, and is not among the attackers.")
     plan = [
         Leg(
-            f"{space}{f'-{epsilon:g}' if epsilon is not None else ''}/{attacker}",
+            f"{space}{_suffix(epsilon)}/{attacker}",
             Settings.of(
                 profile,
                 space=space,
@@ -81,8 +84,8 @@ def suite(
                 **settings,
             ),
         )
-        for space, kinds in _combinations(spaces, attackers).items()
-        for epsilon in (epsilons or (None,))
+        for space, kinds in combined.items()
+        for epsilon in (dict.fromkeys(map(float, epsilons)) or (None,))
         for attacker in kinds
     ]
     training, test, _ = auditing.choose(
@@ -94,13 +97,12 @@ def suite(
         )
         for kind in dict.fromkeys(leg.settings.space for leg in plan)
     }
-    refused = {
-        leg.name: refusal(auditing.set_up(*loaded[leg.settings.space], leg.settings, len(test))) for leg in plan
-    }
+    setups = {leg.name: auditing.set_up(*loaded[leg.settings.space], leg.settings, len(test)) for leg in plan}
+    refused = {name: refusal(setup) for name, setup in setups.items()}
     left = [leg for leg in plan if not refused[leg.name]]
     if not left:
         raise ValueError(next(reason for reason in refused.values() if reason))
-    validation = [u.id for u in inputs.split(test, seed=settings.get("seed", 0))[0]] if len(epsilons) > 1 else []
+    validation = _validation(test, settings.get("seed", 0)) if len(epsilons) > 1 else []
     out = Path(out)
     with run.alone(out):
         record = {
@@ -111,7 +113,7 @@ def suite(
             "demo": any(inputs.is_demo(u) for u in (*training, *test)),
         }
         run.open_run(out, record, resume=resume, overwrite=overwrite)
-        for leg in left:
+        for number, leg in enumerate(left, start=1):
             chosen, chain, witnesses = loaded[leg.settings.space]
             folder = out / leg.name
             auditing.audit(
@@ -122,39 +124,56 @@ def suite(
                 out=folder,
                 train_paths=train_paths,
                 test_paths=test_paths,
-                resume=(folder / run.RECORD).exists(),
-                observe=observe,
+                resume=folder.exists(),
+                observe=_numbered(observe, f"{number} of {len(left)}"),
                 **asdict(leg.settings),
             )
         return report.make(out)
 
 
+def _suffix(epsilon: float | None) -> str:
+    """What tells the folders of two budgets apart: all their digits."""
+    return "" if epsilon is None else f"-{epsilon!r}".removesuffix(".0")
+
+
+def _validation(test: Sequence[inputs.Utterance], seed: int) -> list[str]:
+    try:
+        return [utterance.id for utterance in inputs.split(test, seed=seed)[0]]
+    except ValueError:
+        raise ValueError(
+            "Several budgets need test recordings of two speakers or more, since half of them choose the budget: add "
+            "recordings, or give one --epsilon."
+        ) from None
+
+
+def _numbered(observe: auditing.Observer, number: str) -> auditing.Observer:
+    """Says of an audit that starts which of a suite's it is."""
+
+    def told(stage: str, done: int, total: int, figures: dict[str, Any]) -> None:
+        observe(stage, done, total, figures | {"number": number} if stage == "start" else figures)
+
+    return told
+
+
 def _combinations(spaces: Iterable[str] | str, attackers: Iterable[str] | str) -> dict[str, list[str]]:
-    """Space -> its attackers, each once; of those that work in one space alone, that one's.
+    """Space -> its attackers, each once; one that is named with a space works there, whatever `spaces` holds.
 
     Raises:
-      ValueError: an unknown name, or no attacker for any of the spaces.
+      ValueError: an unknown name, or no attacker or space at all.
     """
-    spaces = _names("space", spaces, perturbing.KINDS)
-    pairs = [name.rpartition("/") for name in _listed(attackers, attacking.KINDS)]
-    _names("space", [space for space, slash, _ in pairs if slash], perturbing.KINDS)
-    _names("attacker", [attacker for *_, attacker in pairs], attacking.KINDS)
-    found = {s: list(dict.fromkeys(a for own, _, a in pairs if own in ("", s))) for s in spaces}
-    if not any(found.values()):
-        raise ValueError(
-            f"None of the attackers {', '.join(attackers)} is for one of the spaces {', '.join(spaces)}."
-        )
-    return found
+    named = [name.rpartition("/") for name in ([attackers] if isinstance(attackers, str) else attackers)]
+    pairs = [(own, kind) for own, _, name in named for kind in _names("attacker", name, attacking.KINDS)]
+    shared = _names("space", spaces, perturbing.KINDS) if any(not own for own, _ in pairs) else []
+    places = list(dict.fromkeys([*shared, *_names("space", [own for own, _ in pairs if own], perturbing.KINDS)]))
+    if not (pairs and places):
+        raise ValueError("Name at least one attacker and one space.")
+    here = {space: ("", space) if space in shared else (space,) for space in places}
+    return {space: list(dict.fromkeys(kind for own, kind in pairs if own in here[space])) for space in places}
 
 
 def _names(what: str, given: Iterable[str] | str, known: Iterable[str]) -> list[str]:
-    names = _listed(given, known)
+    names = [given] if isinstance(given, str) else list(given)
     for name in names:
-        if name not in known:
+        if name not in ("all", *known):
             raise ValueError(registry.unknown(what, name, known))
-    return names
-
-
-def _listed(given: Iterable[str] | str, known: Iterable[str]) -> list[str]:
-    names = known if given in ("all", ["all"]) else [given] if isinstance(given, str) else given
-    return list(dict.fromkeys(names))
+    return list(dict.fromkeys(x for name in names for x in (known if name == "all" else [name])))

@@ -77,6 +77,8 @@ def transfer(
     Raises:
       ValueError: a run is unfinished, lacks what a transfer needs, or its weights or recordings are others now.
     """
+    if any(Path(out).resolve() == Path(given).resolve() for given in runs):
+        raise ValueError(f"{out} is the run itself: give the transfer a folder of its own.")
     sources = [load(*found, attacked=attacked, codec=codec, models=models) for found in expand(runs)]
     judges = [registry.predictor(name, models=models) for name in predictors]
     _distinct("run", [source.label for source in sources])

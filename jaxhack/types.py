@@ -21,6 +21,10 @@ Array = jax.Array
 PyTree = Any
 
 
+class Unsuited(ValueError):
+    """An attacker, a space, a codec and a predictor that cannot work together, whatever their options."""
+
+
 class Weight(NamedTuple):
     """One weight file of a port: what it is, how it is recognised, where it comes from.
 
@@ -87,7 +91,7 @@ class Codec(NamedTuple):
           ValueError: the codec has no quantiser.
         """
         if self.codes is None or self.dequantise is None:
-            raise ValueError(f"{self.name} has no quantiser: attack its continuous latent, or take another codec.")
+            raise Unsuited(f"{self.name} has no quantiser: attack its continuous latent, or take another codec.")
         z_q = self.dequantise(params, self.codes(params, z, stages))
         z_q = jnp.concatenate([z_q, z[:, z_q.shape[1] :]], axis=1)
         last = jnp.max(jnp.where(jnp.any(z != 0, axis=1), jnp.arange(z.shape[0]), -1))

@@ -52,14 +52,20 @@ def find(weight: Weight, models: str | os.PathLike[str] | None = None) -> Path |
     return None
 
 
+def check_folder(models: str | os.PathLike[str] | None) -> None:
+    """Raises ``ValueError`` unless `models` is a folder or None."""
+    if models is not None and not Path(models).is_dir():
+        what = "is not a folder" if Path(models).exists() else "does not exist"
+        raise ValueError(f"The models folder {os.fspath(models)!r} {what}.")
+
+
 def locate(name: str, weights: Sequence[Weight], models: str | os.PathLike[str] | None = None) -> dict[str, Path]:
     """File name -> path of all weights of the port `name`; see :func:`find`.
 
     Raises:
       ValueError: one is missing or has other contents; says where it was looked for and how to get it.
     """
-    if models is not None and not Path(models).is_dir():
-        raise ValueError(f"The models folder {os.fspath(models)!r} does not exist.")
+    check_folder(models)
     paths = {}
     for weight in weights:
         path = find(weight, models)

@@ -158,7 +158,8 @@ def test_what_its_user_brings(listed, clips, monkeypatch, tmp_path):
     (tmp_path / "own" / "own.bin").write_bytes(b"own")
     assert "3 of 3 done" in run(*args).stderr
     row = next(line for line in run("models", "--models", tmp_path).stdout.splitlines() if " own " in line)
-    assert "have" in row and "bring own" not in row
+    assert "unchecked" in row and "bring own" not in row
+    assert "missing' does not exist" in run("models", "--models", tmp_path / "missing", status=2).stderr
 
 
 def test_models_fit_a_narrow_terminal(monkeypatch):

@@ -9,14 +9,15 @@ import toys
 from audit_rows import RULES, row
 from rich.console import Console
 
-from jaxhack import audio, rows, suites
+from jaxhack import attackers, audio, rows, spaces, suites
 from jaxhack.report import suite as report
 from jaxhack.stats import choose_epsilon, summary, worst_case
 
 pytestmark = [pytest.mark.standard_promotion, pytest.mark.quick_compilation]
 
 SETTINGS = {"seeds": 1, "steps": 2, "batch": 2, "group": 2, "crop_seconds": 0.5, "profile": "standard"}
-OPTIONS = {"pgd": {"steps": 3}, "grpo": {"hidden": 8}}
+PGD = {"pgd": {"steps": 3}}
+OPTIONS = PGD | {"grpo": {"hidden": 8}}
 
 
 @pytest.fixture(scope="module")
@@ -73,26 +74,31 @@ def test_every_combination_and_what_is_left_out(clips, tmp_path):
     assert set(found["left_out"]) == {"latent/pgd", "waveform/pgd"}
     assert all("black box" in reason for reason in found["left_out"].values())
     with pytest.raises(ValueError, match="black box"):
-        run([clips], predictor=predictor, spaces=["latent"], attackers=["pgd"], out=tmp_path / "none")
+        run([clips], predictor=predictor, spaces=["latent"], attackers=["pgd"], options=PGD, out=tmp_path / "none")
     assert not (tmp_path / "none" / "run.json").exists()
 
 
 def test_an_attacker_of_one_space_alone(clips, tmp_path):
+    """Named with its space it works there alone, whatever the spaces of the others are."""
     made = suites._combinations(["latent", "waveform"], ["grpo", "waveform/pgd", "waveform/grpo"])
     assert made == {"latent": ["grpo"], "waveform": ["grpo", "pgd"]}
-    for spaces, attackers, message in (
-        (["latent"], ["waveform/pgd"], "None of the attackers waveform/pgd is for"),
+    assert suites._combinations(["latent"], ["waveform/pgd"]) == {"waveform": ["pgd"]}
+    assert suites._combinations(["latent"], ["grpo", "waveform/pgd"]) == {"latent": ["grpo"], "waveform": ["pgd"]}
+    assert suites._combinations("latent", "waveform/all")["waveform"] == list(attackers.KINDS)
+    assert suites._combinations(["all"], "all") == {space: list(attackers.KINDS) for space in spaces.KINDS}
+    for where, which, message in (
+        ([], [], "at least one attacker"),
         (["latent"], ["wavefrom/pgd"], "did you mean waveform"),
         (["latent"], ["latent/pdg"], "did you mean pgd"),
         (["lattent"], "all", "did you mean latent"),
     ):
         with pytest.raises(ValueError, match=message):
-            run([clips], spaces=spaces, attackers=attackers, out=tmp_path / "out")
+            run([clips], spaces=where, attackers=which, options={}, out=tmp_path / "out")
 
 
 def test_the_worst_case_its_files_and_resume(clips, tmp_path):
     out = tmp_path / "out"
-    options = {"spaces": ["latent", "waveform"], "attackers": ["pgd"], "out": out}
+    options = {"spaces": ["latent", "waveform"], "attackers": ["pgd"], "options": PGD, "out": out}
     found = run([clips], **options)
     assert found == json.loads((out / "summary.json").read_text()) == report.make(out)
     stored = rows.read(out / "rows.parquet")
@@ -129,8 +135,31 @@ def test_the_worst_case_its_files_and_resume(clips, tmp_path):
     assert (out / "mine.txt").exists() and not (out / "latent").exists()
 
 
+@pytest.mark.parametrize(
+    ("changes", "message"),
+    [
+        ({"options": {"pgd": {"steps": 0}}}, "steps of pgd must be at least 1"),  # no reason to leave it out
+        ({"options": {"pgd": {"steps": 1.5}}}, "steps of pgd must be a whole number, got 1.5"),
+        ({"options": {"pgd": {"held": 1}}}, "held of pgd must be true or false"),
+        ({"options": {"grpo": {"hidden": 8}}}, "grpo has options, and is not among the attackers"),
+        ({"spaces": ["waveform", "codes"], "epsilons": [0.1, 0.2]}, "whole number in the space codes"),
+        ({"epsilons": [0.1, 0.2], "limit": 2}, "two speakers or more"),
+    ],
+)
+def test_faults_are_found_before_anything_is_computed(clips, tmp_path, changes, message):
+    given = {"spaces": ["waveform"], "attackers": ["pgd"], "options": {}, "out": tmp_path / "out"} | changes
+    with pytest.raises(ValueError, match=message):
+        run([clips], **given)
+    assert not (tmp_path / "out" / "run.json").exists()
+
+
+def test_budgets_that_print_alike_have_folders_of_their_own():
+    assert len({suites._suffix(e) for e in (None, 0.001, 0.0010000001, 1e-30, 16.0)}) == 5
+    assert suites._suffix(16.0) == "-16" and suites._suffix(0.1) == "-0.1"
+
+
 def test_a_budget_is_chosen_on_other_utterances_than_it_is_judged_on(clips, tmp_path):
-    found = run([clips], spaces=["waveform"], attackers=["pgd"], epsilons=[0.0, 0.05], out=tmp_path)
+    found = run([clips], spaces=["waveform"], attackers=["pgd"], options=PGD, epsilons=[0.0, 0.05], out=tmp_path)
     names = ["waveform-0/pgd", "waveform-0.05/pgd"]
     assert [line["audit"] for line in found["lines"]] == names
     record = json.loads((tmp_path / "run.json").read_text())["record"]

@@ -107,7 +107,8 @@ def table(results: Path) -> str:
             lines += ["| " + " | ".join([name, *_cells(line)]) + " |" for line in summary["lines"]]
             low, high = summary["any_attack_interval"]
             if summary["unfinished"]:
-                lines.append(f"| {name} | unfinished: {', '.join(summary['unfinished'])} " + "| " * (len(HEADS) - 1))
+                missing = f"still to be made: {', '.join(summary['unfinished'])}"
+                lines.append("| " + " | ".join([name, missing, *[""] * (len(HEADS) - 2)]) + " |")
             worst = ["any space", "", "any attack", "", f"{summary['any_attack_success_rate']:.3f}"]
             worst += [f"{low:.2f}–{high:.2f}", f"{summary['mean_best_gain']:+.2f}", *[""] * 6]
             lines.append("| " + " | ".join(f"**{cell}**" if cell else "" for cell in [name, *worst]) + " |")

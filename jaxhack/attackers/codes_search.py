@@ -4,7 +4,7 @@ import jax
 import jax.numpy as jnp
 
 from jaxhack.attackers.geometry import needs_at_least
-from jaxhack.types import Array, Attacker, Objective, Point, Queries
+from jaxhack.types import Array, Attacker, Objective, Point, Queries, Unsuited
 
 
 def codes_search(objective: Objective, *, queries: int = 500, candidates: int = 16) -> Attacker:
@@ -28,7 +28,7 @@ def codes_search(objective: Objective, *, queries: int = 500, candidates: int = 
     """
     space = objective.space
     if space.norm != "count":
-        raise ValueError(
+        raise Unsuited(
             f"codes-search needs actions that are whole numbers, and those of {space.name} are real: "
             "choose it in the space codes."
         )

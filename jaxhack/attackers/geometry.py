@@ -6,7 +6,7 @@ from typing import NamedTuple
 import jax
 import jax.numpy as jnp
 
-from jaxhack.types import Array, Objective, Point, Space
+from jaxhack.types import Array, Objective, Point, Space, Unsuited
 
 
 class Geometry(NamedTuple):
@@ -56,18 +56,18 @@ def whole_shape(space: Space, point: Point) -> tuple[int, ...]:
 
 
 def needs_real_actions(space: Space, attacker: str) -> None:
-    """Raises ``ValueError`` where actions are whole numbers."""
+    """Raises :class:`~jaxhack.types.Unsuited` where actions are whole numbers."""
     if space.norm == "count":
-        raise ValueError(
+        raise Unsuited(
             f"{attacker} moves actions by real amounts, and those of {space.name} are whole numbers: "
             "choose codes-search there."
         )
 
 
 def needs_gradients(objective: Objective) -> None:
-    """Raises ``ValueError`` where there are none."""
+    """Raises :class:`~jaxhack.types.Unsuited` where there are none."""
     if objective.blind:
-        raise ValueError(objective.blind)
+        raise Unsuited(objective.blind)
 
 
 def needs_at_least(attacker: str, least: float, **options: float) -> None:

@@ -9,7 +9,7 @@ import optax
 
 from jaxhack.attackers.geometry import needs_at_least, needs_positive, needs_real_actions
 from jaxhack.attackers.random import best_of
-from jaxhack.types import Array, Attacker, Objective, Point, PyTree, Queries
+from jaxhack.types import Array, Attacker, Objective, Point, PyTree, Queries, Unsuited
 
 LOG_SIGMA_RANGE = (-5.0, 2.0)
 LOG_RATIO_LIMIT = 10.0
@@ -187,7 +187,7 @@ def grpo(
     # Actions have frames in latents, whose features are their own channels; samples have none.
     if per_frame and (universal or channels != space.feature_size):
         reason = "a universal one has none" if universal else f"those of {space.name} have none"
-        raise ValueError(f"per_frame needs actions that have frames; {reason}.")
+        raise Unsuited(f"per_frame needs actions that have frames; {reason}.")
     policy = (
         Constant(channels, sigma, normalise_mean)
         if universal

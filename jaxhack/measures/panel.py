@@ -89,15 +89,16 @@ def make_panel(
         or no measure at all.
     """
     known = kinds()
+    items = [item.strip() for item in chosen.split(",")] if isinstance(chosen, str) else list(chosen)
+    if not any(items):
+        raise ValueError("A panel needs at least one measure.")
     makers = [
         (lambda item=item: item)
         if isinstance(item, Measure)
         else _named(item, known, sample_rate, Files(models, asr_model))
-        for item in (chosen.split(",") if isinstance(chosen, str) else chosen)
+        for item in items
     ]
     panel = tuple(make() for make in makers)  # after every name and margin is known to be right
-    if not panel:
-        raise ValueError("A panel needs at least one measure.")
     _check_names(panel)
     return panel
 
@@ -151,4 +152,4 @@ def evaluate(panel: Sequence[Measure], reference: Array, estimate: Array, length
 def _check_names(panel: Sequence[Measure]) -> None:
     names = [measure.name for measure in panel]
     if len(set(names)) < len(names):
-        raise ValueError(f"the measures of a panel need different names, got {names}")
+        raise ValueError(f"The measures of a panel need different names, got {', '.join(names)}: name each once.")

@@ -76,7 +76,9 @@ def render(template: str, **values: Any) -> str:
 
 def settings(summary: Mapping[str, Any]) -> str:
     """Every setting as one sentence: ``Settings: profile quick, attacker grpo, seeds 2, … .``"""
-    return f"Settings: {', '.join(f'{k} {v}' for k, v in _flat(summary['configuration']['settings']))}."
+    made = summary["configuration"]["settings"]
+    unused = () if learns(made) else ("steps", "batch", "group", "crop_seconds")
+    return f"Settings: {', '.join(f'{k} {v}' for k, v in _flat(made) if k not in unused)}."
 
 
 def headline(summary: Mapping[str, Any]) -> str:

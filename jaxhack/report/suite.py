@@ -93,7 +93,10 @@ def _finished(folder: Path) -> bool:
 
 
 def _read(folder: Path, settings: Mapping[str, Any]) -> Audit:
-    summary = json.loads((folder / "summary.json").read_text(encoding="utf-8"))
+    try:
+        summary = json.loads((folder / "summary.json").read_text(encoding="utf-8"))
+    except ValueError as error:
+        raise ValueError(f"{folder / 'summary.json'} is damaged: remake it by jaxhack report {folder}.") from error
     return Audit(settings, run.read(folder / run.RECORD)["record"], summary, rows.read(folder / "rows.parquet"))
 
 
@@ -144,7 +147,7 @@ def headline(summary: Mapping[str, Any]) -> str:
     what = f"{summary['any_attack_n']} utterances"
     if rate == 0:
         tried = sum(line["counted"] for line in summary["lines"])
-        return f"None of {tried} kinds of attack hacked {name} on any of {what}."
+        return f"No attack hacked {name} on any of {what}; {tried} {'was' if tried == 1 else 'were'} tried."
     return (
         f"{name} can be hacked on {percent(rate)} of {what} by one attack or another; the strongest single attacker, "
         f"{summary['worst_attack']}, hacks {percent(summary['worst_attack_success_rate'])}."
@@ -161,7 +164,7 @@ def table(summary: Mapping[str, Any]) -> Table:
     """The worst case and its lines, for a terminal of 80 columns."""
     low, high = summary["any_attack_interval"]
     made = bare_table(
-        f"{headline(summary)}\nhacked: share of utterances, of the worst of the seeds; of any attack 95 %: "
+        f"{headline(summary)}\nhacked: share of utterances, of the worst of the seeds; of any attack 95\u00a0%: "
         f"{low:.2f}–{high:.2f}; worse: share of outputs that the panel calls worse. Rates of different spaces do not "
         "compare.",
     )

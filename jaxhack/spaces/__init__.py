@@ -24,12 +24,13 @@ class Kind(NamedTuple):
     epsilon: float  # the budget where none is given
     unit: str  # of the budget
     chain: Callable[[Codec], Codec] | None  # the codec whose latent is perturbed; None: there is no codec
+    whole: bool = False  # the budget is a whole number
 
 
 KINDS: dict[str, Kind] = {
     "latent": Kind(latent, 0.5, "RMS, in standard deviations of the latent", lambda codec: codec),
     "quantised": Kind(quantised, 0.5, "RMS, in standard deviations of the quantised latent", rounding),
-    "codes": Kind(codes, 16.0, "indices changed", rounding),
+    "codes": Kind(codes, 16.0, "indices changed", rounding, whole=True),
     "waveform": Kind(waveform, 0.002, "largest deviation of a sample, full scale 1", None),
     "noise": Kind(noise, 10 ** (-30 / 20), "RMS over that of the speech", None),
 }

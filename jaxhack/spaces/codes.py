@@ -6,7 +6,7 @@ import jax
 import jax.numpy as jnp
 
 from jaxhack.spaces.latent import Statistics, standardised
-from jaxhack.types import Array, Codec, Point, Space
+from jaxhack.types import Array, Codec, Point, Space, Unsuited
 
 
 def codes(codec: Codec, *, epsilon: float = 16, statistics: Statistics | None = None) -> Space:
@@ -30,7 +30,7 @@ def codes(codec: Codec, *, epsilon: float = 16, statistics: Statistics | None = 
     if not (math.isfinite(epsilon) and epsilon >= 0 and epsilon == round(epsilon)):
         raise ValueError(f"epsilon must be a whole number ≥ 0 (codes changed), got {epsilon}.")
     if codec.codes is None or codec.dequantise is None:
-        raise ValueError(f"{codec.name} has no quantiser: attack its continuous latent, or take another codec.")
+        raise Unsuited(f"{codec.name} has no quantiser: attack its continuous latent, or take another codec.")
     encode_codes, dequantise = codec.codes, codec.dequantise
     stages, levels, budget = max(codec.stages), codec.codebook_size, round(epsilon)
 

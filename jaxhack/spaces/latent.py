@@ -12,7 +12,7 @@ import jax.numpy as jnp
 import numpy as np
 
 from jaxhack.parallel import mapped
-from jaxhack.types import Array, Codec, Point, Space
+from jaxhack.types import Array, Codec, Point, Space, Unsuited
 
 TINY = 1e-12  # an action with a smaller peak has no direction and moves nothing
 
@@ -114,7 +114,7 @@ def rounding(codec: Codec) -> Codec:
       ValueError: `codec` has no quantiser.
     """
     if codec.codes is None:
-        raise ValueError(f"{codec.name} has no quantiser: attack its continuous latent, or take another codec.")
+        raise Unsuited(f"{codec.name} has no quantiser: attack its continuous latent, or take another codec.")
     stages = max(codec.stages)
     return codec._replace(encode=lambda params, wav: codec.quantise(params, codec.encode(params, wav), stages))
 
