@@ -33,7 +33,7 @@ class Size(NamedTuple):
     repeats: int
 
 
-FULL, TINY = Size(16, 3.0, 50, 3), Size(2, 0.5, 2, 1)
+FULL, TINY = Size(16, 3.0, 10, 3), Size(2, 0.5, 2, 1)
 
 
 def port_side(predictor: Predictor, wavs: np.ndarray, steps: int) -> tuple[Callable[[], Any], float]:
