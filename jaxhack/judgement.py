@@ -116,17 +116,17 @@ def _judge_batch(
     judged = None
     if loaded.length.any():
         judged = jax.tree.map(np.asarray, run(loaded.wav, loaded.length, loaded.keys))
-    made = []
+    made, every, space = [], arms(setup), setup.space(setup.untrained()).name
     for b, ((_, utterance), clip) in enumerate(zip(batch.members, loaded.clips, strict=True)):
         length, heard = loaded.length[b], None
         if judged is not None and not isinstance(clip, str):
             saved = () if judged.saved is None else judged.saved[:, b, :length]
             heard = on_host(setup.panel, loaded.wav[b, :length], saved, transcripts)
-        for a, arm in enumerate(arms(setup)):
+        for a, arm in enumerate(every):
             measured, reason = {}, ""
             if judged is not None and heard is not None:
                 measured, reason = _measured(judged, heard, a, b), _why(heard, a)
-            made.append(_row(setup, utterance, arm, clip, measured, reason))
+            made.append(_row(setup, space, utterance, arm, clip, measured, reason))
     return made
 
 
@@ -159,13 +159,19 @@ def _why(heard: Heard, arm: int) -> str:
 
 
 def _row(
-    setup: Setup, utterance: Utterance, arm: Arm, clip: audio.Clip | str, measured: dict[str, Any], reason: str
+    setup: Setup,
+    space: str,
+    utterance: Utterance,
+    arm: Arm,
+    clip: audio.Clip | str,
+    measured: dict[str, Any],
+    reason: str,
 ) -> dict[str, Any]:
     """One utterance × attacker: who and what, the figures, the verdicts, and what there is to say about it."""
     row = {
         "utterance": utterance.id,
         "predictor": setup.predictor.name,
-        "space": setup.space(setup.untrained()).name,
+        "space": space,
         "epsilon": setup.settings.epsilon,
         "attacker": arm.attacker,
         "seed": arm.seed,

@@ -6,7 +6,7 @@ from typing import NamedTuple
 import jax
 import jax.numpy as jnp
 
-from jaxhack.types import Array, Objective, Point, Space, Unsuited
+from jaxhack.types import Array, Attacker, Objective, Point, Queries, Space, Unsuited
 
 
 class Geometry(NamedTuple):
@@ -53,6 +53,11 @@ def held_limit(space: Space, action: Array) -> Array:
 def whole_shape(space: Space, point: Point) -> tuple[int, ...]:
     """The shape of an action that covers the whole utterance."""
     return jax.eval_shape(space.expand, point, jnp.zeros(space.action_shape)).shape
+
+
+def at_test_time(name: str, act: Callable[[None, Array, Point], Array], asked: Queries) -> Attacker:
+    """An attacker that learns nothing before the test, and then asks so much for each utterance."""
+    return Attacker(name, False, lambda key: None, lambda state, key, points: (state, {}), act, Queries(), asked)
 
 
 def needs_real_actions(space: Space, attacker: str) -> None:

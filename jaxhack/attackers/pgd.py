@@ -9,6 +9,7 @@ import numpy as np
 
 from jaxhack.attackers.geometry import (
     Geometry,
+    at_test_time,
     geometry,
     needs_at_least,
     needs_gradients,
@@ -122,7 +123,7 @@ def pgd(
         return actions[jnp.argmax(scores)]
 
     per_act = Queries(scores=restarts, gradients=restarts * steps)
-    return Attacker(name, False, lambda key: None, lambda state, key, points: (state, {}), act, Queries(), per_act)
+    return at_test_time(name, act, per_act)
 
 
 def _steady(momentum: float) -> Callable[[Geometry, Search, Array, Array], Search]:
