@@ -119,6 +119,7 @@ def bench(predictor: Predictor, checkpoint: Path | None, wavs: np.ndarray, size:
         result["notes"].append(f"the PyTorch sides are absent ({error}), agreement not checked")
     else:
         nisqa = Nisqa(checkpoint)
+        torch.manual_seed(0)  # of the random starts
         x = tensor(wavs).requires_grad_()
         (theirs,) = torch.autograd.grad(nisqa(x).sum(), x)
         ours = gradient(predictor, wavs)

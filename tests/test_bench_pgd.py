@@ -25,7 +25,8 @@ def test_tiny(shared, tmp_path):
     assert sides[:2] == ["jaxhack", "eager PyTorch"]
     assert "torchattacks" in sides or any("torchattacks is absent" in note for note in result["notes"])
     assert result["agreement"]["first gradient (least cosine)"] >= 0.999
-    assert all(row["steps_per_s"] > 0 and row["gain"] > 0 for row in result["rows"])
+    assert all(row["steps_per_s"] > 0 and np.isfinite(row["gain"]) for row in result["rows"])
+    assert result["rows"][0]["gain"] > 0  # two steps from a random start promise the other sides none
 
 
 def test_without_the_other_sides():
