@@ -4,6 +4,7 @@ A waveform is ``wav [T]``, float32, −1..1, mono. Channels are averaged; sample
 file that is empty, cut short or not audio is refused with one sentence that names it.
 """
 
+import io
 import math
 import os
 import stat
@@ -26,6 +27,16 @@ _STREAMED = 0x7FFF0000  # a RIFF size from here on means "unknown", as written b
 _MP3_SHORTFALL = 0.02  # the frame count of an MP3 header is an estimate
 
 PathLike = str | os.PathLike[str]
+
+
+class Bytes(NamedTuple):
+    """A file that lies in memory."""
+
+    data: bytes  # all of it, header included
+    name: str  # what a sentence calls it
+
+
+Source = PathLike | Bytes
 
 
 class AudioError(ValueError):
@@ -63,12 +74,12 @@ class Clip(NamedTuple):
 
 
 def read(
-    path: PathLike, *, sample_rate: int | None = None, stated_rate: int | None = None, longest: float | None = None
+    path: Source, *, sample_rate: int | None = None, stated_rate: int | None = None, longest: float | None = None
 ) -> Clip:
     """Reads a file: WAV, FLAC, Ogg or MP3; integer or float; any number of channels.
 
     Args:
-      path: the file.
+      path: the file, or its bytes.
       sample_rate: Hz to resample to; None keeps the file's own.
       stated_rate: Hz that someone said the file has; checked against the file.
       longest: seconds from the beginning that are wanted; what follows is not read. None reads the whole file.
@@ -151,13 +162,13 @@ def write(path: PathLike, wav: np.ndarray, sample_rate: int) -> int:
     return clipped
 
 
-def probe(path: PathLike, *, stated_rate: int | None = None) -> Info:
+def probe(path: Source, *, stated_rate: int | None = None) -> Info:
     """Reads a file's header and refuses what cannot be audio; see :func:`read`."""
     size = _regular_size(path)
     try:
-        with open(path, "rb") as file:
+        with io.BytesIO(path.data) if isinstance(path, Bytes) else open(path, "rb") as file:
             cut = _is_cut_riff(file, size)
-        with soundfile.SoundFile(os.fsencode(path)) as sound:
+        with soundfile.SoundFile(_readable(path)) as sound:
             info = Info(sound.samplerate, sound.frames, sound.channels)
     except OSError as error:
         raise AudioError(f"{_show(path)} cannot be opened: {_sentence(error)}") from error
@@ -176,7 +187,7 @@ def probe(path: PathLike, *, stated_rate: int | None = None) -> Info:
     return info
 
 
-def blocks(path: PathLike, info: Info, *, sample_rate: int, size: int) -> Iterator[tuple[np.ndarray, int]]:
+def blocks(path: Source, info: Info, *, sample_rate: int, size: int) -> Iterator[tuple[np.ndarray, int]]:
     """Reads a file in bounded memory.
 
     Args:
@@ -241,11 +252,11 @@ def pad(wav: np.ndarray, length: int) -> np.ndarray:
     return np.pad(wav, (0, length - len(wav)))
 
 
-def _decoded(path: PathLike, info: Info) -> Iterator[tuple[np.ndarray, int]]:
+def _decoded(path: Source, info: Info) -> Iterator[tuple[np.ndarray, int]]:
     """Blocks of mono at the file's own rate, and the samples cut in each."""
     done = 0
     try:
-        with soundfile.SoundFile(os.fsencode(path)) as sound:
+        with soundfile.SoundFile(_readable(path)) as sound:
             is_mp3 = sound.subtype.startswith("MPEG_LAYER")
             while len(frames := sound.read(BLOCK, dtype="float32", always_2d=True)):
                 done += len(frames)
@@ -299,8 +310,17 @@ def _is_cut_riff(file, size: int) -> bool:
     return False
 
 
-def _regular_size(path: PathLike) -> int:
+def _readable(path: Source) -> Any:
+    """What libsndfile opens."""
+    return io.BytesIO(path.data) if isinstance(path, Bytes) else os.fsencode(path)
+
+
+def _regular_size(path: Source) -> int:
     """Bytes of a regular file; anything else is refused before it can block (a pipe) or surprise."""
+    if isinstance(path, Bytes):
+        if not path.data:
+            raise AudioError(f"{_show(path)} is empty (0 bytes).")
+        return len(path.data)
     try:
         status = os.stat(path)
     except FileNotFoundError as error:
@@ -322,9 +342,9 @@ def _rate(value: int) -> int:
     return int(value)
 
 
-def _show(path: PathLike) -> str:
+def _show(path: Source) -> str:
     """A path in a sentence: quoted, on one line, whatever its name holds."""
-    return repr(os.fspath(path))
+    return repr(path.name if isinstance(path, Bytes) else os.fspath(path))
 
 
 def _sentence(error: Exception) -> str:

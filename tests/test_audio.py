@@ -40,6 +40,28 @@ def test_reads_every_container(tmp_path, name):
     assert np.corrcoef(clip.wav, speechlike(2))[0, 1] > 0.95
 
 
+@pytest.mark.parametrize("name", ["a.wav", "a.flac", "a.ogg", "a.mp3"])
+def test_bytes_are_read_as_their_file_is(tmp_path, name):
+    soundfile.write(tmp_path / name, speechlike(2), 24000)
+    inside = audio.Bytes((tmp_path / name).read_bytes(), "shard row 1")
+    for longest in (None, 0.5):
+        there = audio.read(tmp_path / name, sample_rate=16000, longest=longest)
+        clip = audio.read(inside, sample_rate=16000, longest=longest)
+        np.testing.assert_array_equal(clip.wav, there.wav)
+        assert clip._replace(wav=None) == there._replace(wav=None)
+
+
+@pytest.mark.parametrize(
+    ("part", "reason"),
+    [(slice(0), "is empty"), (slice(-100), "is cut short"), (slice(8, None), "is not audio that can be read")],
+)
+def test_bytes_that_are_no_audio_are_one_sentence(tmp_path, part, reason):
+    soundfile.write(tmp_path / "a.wav", speechlike(1), 16000)
+    with pytest.raises(AudioError, match=f"^'shard row 1' {reason}") as error:
+        audio.read(audio.Bytes((tmp_path / "a.wav").read_bytes()[part], "shard row 1"))
+    assert "BytesIO" not in str(error.value)
+
+
 def test_a_contradicted_rate_is_an_error(tmp_path):
     soundfile.write(tmp_path / "a.wav", speechlike(1), 16000)
     assert audio.read(tmp_path / "a.wav", stated_rate=16000).sample_rate == 16000
