@@ -7,7 +7,7 @@ import csv
 import hashlib
 import json
 import os
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from functools import lru_cache
 from pathlib import Path, PurePath
 from typing import NamedTuple
@@ -113,6 +113,15 @@ def split(
             count += len(members)
     test = test or {min(groups, key=lambda group: len(groups[group]))}
     return [u for u in utterances if u.group not in test], [u for u in utterances if u.group in test]
+
+
+def named(recordings: Iterable[tuple[str, Path, Mapping[str, str]]]) -> list[Utterance]:
+    """Utterances of recordings that have their ids: ``(id, path, meta)``, `meta` as a manifest's further columns.
+
+    Raises:
+      ValueError: an id used twice.
+    """
+    return _settled([_Found(path, (name,), meta) for name, path, meta in recordings], [])
 
 
 def check_speakers(utterances: Sequence[Utterance]) -> str | None:
@@ -250,10 +259,9 @@ def _manifest(path: Path) -> Iterator[_Found]:
 
 def _kaldi(path: Path) -> Iterator[_Found]:
     """``wav.scp``: "id path" a line, relative to the list or else to the working directory; ``utt2spk`` beside it."""
-    speakers = dict(
-        line.split(maxsplit=1) for line in _lines(path.parent / "utt2spk", missing_ok=True) if len(line.split()) > 1
-    )
-    for number, line in enumerate(_lines(path), 1):
+    pairs = text_lines(path.parent / "utt2spk", missing_ok=True)
+    speakers = dict(line.split(maxsplit=1) for line in pairs if len(line.split()) > 1)
+    for number, line in enumerate(text_lines(path), 1):
         name, _, written = line.strip().partition(" " if " " in line.strip() else "\t")
         written = written.strip()
         if not name:
@@ -274,12 +282,12 @@ def _kaldi(path: Path) -> Iterator[_Found]:
 def _rows(path: Path, *, strict: bool) -> list[dict[str, str]]:
     """Rows of a manifest, every value a string; without `strict` one that names no audio is nobody's manifest."""
     if path.suffix.lower() == ".jsonl":
-        rows = [_json_row(path, number, line) for number, line in enumerate(_lines(path), 1) if line.strip()]
+        rows = [_json_row(path, number, line) for number, line in enumerate(text_lines(path), 1) if line.strip()]
     else:
         try:
             rows = [
                 {key: value or "" for key, value in row.items() if isinstance(key, str)}
-                for row in csv.DictReader(_lines(path))
+                for row in csv.DictReader(text_lines(path))
             ]
         except csv.Error as error:
             raise ValueError(f"{str(path)!r} is not a CSV table: {error}.") from error
@@ -308,7 +316,12 @@ def _path_column(row: Mapping[str, str]) -> str:
     return next((key for key in PATH_COLUMNS if row.get(key)), "")
 
 
-def _lines(path: Path, *, missing_ok: bool = False) -> list[str]:
+def text_lines(path: Path, *, missing_ok: bool = False) -> list[str]:
+    """The lines of a UTF-8 file with their ends, as the :mod:`csv` module takes them.
+
+    Raises:
+      ValueError: there is no such file, or it is no such text.
+    """
     if missing_ok and not path.exists():
         return []
     try:

@@ -16,6 +16,7 @@ from jaxhack.inputs import (
     is_demo,
     limit,
     listed,
+    named,
     split,
 )
 
@@ -78,6 +79,16 @@ def test_a_folders_manifest_is_joined(tmp_path):
     assert (a.speaker, a.group, a.meta["transcript"]) == ("ann", "ann", "hello, you")
     assert (b.id, b.speaker) == ("sub/b.wav", "bob") and (c.speaker, c.group) == (None, "c.wav")
     assert collect([tmp_path / "a.wav"])[0].speaker == "ann"  # as when a shell lists the files
+
+
+def test_recordings_that_have_their_ids(tmp_path):
+    given = [("x/1", tmp_path / "a.wav", {"clean_file": "c.wav", "speaker": ""}), ("x/2", tmp_path / "a.wav", {})]
+    assert [u[:4] for u in named(given)] == [
+        ("x/1", tmp_path / "a.wav", None, "c"),
+        ("x/2", tmp_path / "a.wav", None, "x/2"),
+    ]
+    with pytest.raises(ValueError, match="'x/1' is given twice"):
+        named([given[0], given[0]])
 
 
 @pytest.mark.parametrize("column", ["path", "file", "filename", "audio", "wav"])
