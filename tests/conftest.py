@@ -10,6 +10,9 @@ from pathlib import Path
 import jax
 import pytest
 
+from jaxhack import examples, parallel
+from jaxhack.run import write_json
+
 pytest_plugins = ["parity"]
 
 # A core for each worker: two of them taking turns on both are slower than either alone.
@@ -53,4 +56,25 @@ def strict_promotion(request: pytest.FixtureRequest):
     """No implicit dtype promotion in our own code."""
     mode = "standard" if request.node.get_closest_marker("standard_promotion") else "strict"
     with jax.numpy_dtype_promotion(mode):
+        yield
+
+
+@pytest.fixture(scope="module")
+def one_device():
+    """As on one accelerator; how a batch is spread over several is tested in test_parallel and test_audit."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(parallel, "_run", lambda fn, args, chunk: jax.vmap(fn)(args))
+        yield
+
+
+@pytest.fixture(scope="module")
+def no_examples():
+    """Spares audits the program that renders listening examples; test_audit has them."""
+
+    def write(setup, weights, states, test, folder):
+        (folder / "examples").mkdir(exist_ok=True)
+        write_json(folder / "examples" / "examples.json", [])
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(examples, "write", write)
         yield
