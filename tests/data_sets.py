@@ -156,10 +156,10 @@ def urgent2024(root: Path) -> None:
 
 
 def urgent2025(root: Path) -> None:
-    names = ("a_s1_fileid_1", "a_s1_fileid_2", "a_s2_fileid_1")
+    names = ("a_s1_fileid_1", "a_s1_fileid_2", "a_s2_fileid_1", "a_s2_fileid_2")
     rows = [
         embedded(name, sample_id=name, system_id=name.split("_")[1], mos=mos, dnsmos_ovrl=3.0)
-        for name, mos in zip(names, (3.5, None, 1.5), strict=True)
+        for name, mos in zip(names, (3.5, None, 1.5, 2.5), strict=True)
     ]
     shard(root / "data/blind_test_mos-00000-of-00001.parquet", rows)
     shard(root / "data/blind_test-00000-of-00001.parquet", rows)
@@ -314,6 +314,7 @@ SETS: dict[str, Set] = {
             ("a_s1_fileid_1", "s1", 3.5, None, "test"),
             ("a_s1_fileid_2", "s1", None, None, "test"),
             ("a_s2_fileid_1", "s2", 1.5, None, "test"),
+            ("a_s2_fileid_2", "s2", 2.5, None, "test"),
         ],
         {"original": "fileid_1"},
         "data/blind_test_mos-00000-of-00001.parquet",
