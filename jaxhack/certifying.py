@@ -68,18 +68,19 @@ def certify(
     through = noisy(predictor, noise, sample_rate=sample_rate)
     batch = BATCH * jax.device_count()
 
+    # Not the draws of a smoothed predictor, which an attack may have fitted.
+    root = jax.random.fold_in(jax.random.key(seed, impl="threefry2x32"), 2**32 - 1)
+
     @jax.jit
-    def run(params, wav, length, keys):
+    def run(params, wav, length, number, start):
+        own = jax.random.fold_in(root, number)
+        keys = jax.vmap(lambda i: jax.random.fold_in(own, i))(start + jnp.arange(batch))
         return mapped(lambda key: through.heads(params, wav, length, key)[0])(keys)
 
-    # A key that no seed of `smoothed` gives: its draws are what an attack may have fitted.
-    root = jax.random.fold_in(jax.random.key(seed), jnp.uint32(2**32 - 1))
     for number, (name, wav) in enumerate(utterances):
         padded = audio.pad(wav, audio.bucket_length(len(wav), through.sample_rate, through.max_samples))
-        key, scores = jax.random.fold_in(root, number), []
-        for start in range(0, draws, batch):
-            keys = jax.vmap(lambda i, key=key: jax.random.fold_in(key, i))(start + jnp.arange(batch))
-            scores.append(np.asarray(run(through.params, padded, jnp.int32(len(wav)), keys)))
+        here = through.params, padded, np.int32(len(wav)), np.int32(number)
+        scores = [np.asarray(run(*here, np.int32(start))) for start in range(0, draws, batch)]
         found = np.concatenate(scores)[:draws].astype(np.float64)
         entries = through.entries(len(wav))
         bounds = tuple(

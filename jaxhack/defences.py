@@ -16,7 +16,6 @@ from jaxhack.spaces.latent import Statistics, latent_statistics, rounding
 from jaxhack.stats.certificate import rank
 from jaxhack.types import Array, Codec, Predictor, PyTree
 
-BLOCK = 320  # samples of noise from one key
 MEASURED = 3.0  # s of the windows over which a latent's scale is measured
 
 
@@ -46,16 +45,12 @@ class Chain(NamedTuple):
     codec: Codec
     sample_rate: int  # Hz, of the waveform
 
-    def frames(self, length: Array | int) -> Array:
-        """Latent frames of `length` samples."""
-        return -(-dsp.resampled_length(length, self.sample_rate, self.codec.sample_rate) // self.codec.hop)
-
-    def heads(self, params: tuple, wav: Array, length: Array, change: Callable[[Array], Array]) -> Array:
-        """Its heads ``[H]``, of ``wav [T]``, the latent ``[N, C]`` changed by `change`."""
+    def heads(self, params: tuple, wav: Array, length: Array, change: Callable[[Array, Array], Array]) -> Array:
+        """Its heads ``[H]``, of ``wav [T]``, its latent changed by ``(z [N, C], frames []) -> z``."""
         mine, chain = params
         x = dsp.resample(wav, self.sample_rate, self.codec.sample_rate, length=length)
         count = dsp.resampled_length(length, self.sample_rate, self.codec.sample_rate)
-        y = self.codec.decode(chain, change(self.codec.encode(chain, x)))
+        y = self.codec.decode(chain, change(self.codec.encode(chain, x), -(-count // self.codec.hop)))
         y = dsp.resample(y, self.codec.sample_rate, self.predictor.sample_rate, length=count)
         count = dsp.resampled_length(count, self.codec.sample_rate, self.predictor.sample_rate)
         # A quantiser would make speech of what is not a number.
@@ -102,7 +97,7 @@ def denoised(
     chain = _chain(predictor, rounding(codec) if quantised else codec, sample_rate)
 
     def heads(params: PyTree, wav: Array, length: Array) -> Array:
-        return chain.heads(params, wav, length, lambda z: z)
+        return chain.heads(params, wav, length, lambda z, frames: z)
 
     def at_rate(hz: int) -> Predictor:
         return denoised(predictor, codec, quantised=quantised, sample_rate=hz)
@@ -148,7 +143,7 @@ def smoothed(
     if not 0 < percentile < 1:
         raise ValueError(f"The percentile of a smoothed predictor lies between 0 and 1, got {percentile}.")
     through, chosen = noisy(predictor, noise, sample_rate=sample_rate), rank(percentile, draws) - 1
-    key = jax.random.key(seed)
+    key = jax.random.key(seed, impl="threefry2x32")
 
     def draw(params: PyTree, wav: Array, length: Array, i: Array) -> Array:
         return through.heads(params, wav, length, jax.random.fold_in(key, i))
@@ -194,7 +189,7 @@ def smoothed(
 def noisy(predictor: Predictor, noise: Noise, *, sample_rate: int | None = None) -> Noisy:
     """What :func:`smoothed` takes percentiles of; errors as there.
 
-    A draw depends on neither padding nor batch: noise is made in blocks, each from a key of its own.
+    A draw depends on neither padding nor batch.
     """
     if not (math.isfinite(noise.sigma) and noise.sigma > 0):
         raise ValueError(f"The sigma of noise must be a positive number, got {noise.sigma}.")
@@ -204,8 +199,8 @@ def noisy(predictor: Predictor, noise: Noise, *, sample_rate: int | None = None)
             raise ValueError(f"{predictor.name} takes {predictor.sample_rate} Hz, not {sample_rate} Hz.")
 
         def heard(params: PyTree, wav: Array, length: Array, key: Array) -> Array:
-            drawn = _normal(key, -(-wav.shape[0] // BLOCK), BLOCK).reshape(-1)[: wav.shape[0]]
-            return predictor.heads(params, dsp.masked(wav + sigma * drawn, length), length)
+            drawn = sigma * _normal(key, *wav.shape)
+            return predictor.heads(params, dsp.masked(wav + drawn, length), length)
 
         return Noisy(predictor.sample_rate, predictor.params, heard, lambda samples: samples, predictor.max_samples)
     if noise.statistics is None:
@@ -218,18 +213,22 @@ def noisy(predictor: Predictor, noise: Noise, *, sample_rate: int | None = None)
     def through(params: PyTree, wav: Array, length: Array, key: Array) -> Array:
         *mine, scale = params
 
-        def change(z: Array) -> Array:
-            valid = (jnp.arange(z.shape[0]) < chain.frames(length))[:, None]
+        def change(z: Array, frames: Array) -> Array:
+            valid = (jnp.arange(z.shape[0]) < frames)[:, None]
             return z + jnp.where(valid, sigma * scale * _normal(key, *z.shape), 0.0)
 
         return chain.heads(tuple(mine), wav, length, change)
+
+    def entries(samples: int) -> int:
+        count = -(-samples * chain.codec.sample_rate // chain.sample_rate)
+        return -(-count // chain.codec.hop) * chain.codec.channels
 
     scale = jnp.asarray(noise.statistics.scale, jnp.float32)
     return Noisy(
         sample_rate=chain.sample_rate,
         params=(chain.predictor.params, noise.codec.params, scale),
         heads=through,
-        entries=lambda samples: int(chain.frames(samples)) * chain.codec.channels,
+        entries=entries,
         max_samples=chain.max_samples,
     )
 
@@ -246,7 +245,7 @@ def _chain(predictor: Predictor, codec: Codec, sample_rate: int | None) -> Chain
     return Chain(inner, codec, sample_rate or codec.sample_rate)
 
 
-def _normal(key: Array, rows: int, size: int) -> Array:
-    """Standard normal ``[rows, size]``, each row the same however many follow it."""
-    keys = jax.vmap(lambda i: jax.random.fold_in(key, i))(jnp.arange(rows))
-    return jax.vmap(lambda k: jax.random.normal(k, (size,), jnp.float32))(keys)
+def _normal(key: Array, *shape: int) -> Array:
+    """Standard normal ``[*shape]``; a row is the same however many follow it, which holds of partitionable keys."""
+    with jax.threefry_partitionable(True):
+        return jax.random.normal(key, shape, jnp.float32)

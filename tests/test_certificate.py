@@ -99,19 +99,18 @@ def test_the_bound_is_nearly_the_worst_case_of_a_linear_score():
 
 
 def bumpy():
-    """A score with hills, so that noise matters."""
+    """A score that rises by fits and starts."""
     toy = toys.predictor()
 
     def heads(params, wav, length):
         score = toy.heads(params, wav, length)
-        return score + 0.5 * jnp.sin(4 * score)
+        return score + 0.3 * jnp.sin(3 * score)
 
     return toy._replace(heads=heads)
 
 
 @pytest.mark.usefixtures("one_device")
-@pytest.mark.parametrize("attacker", ["pgd", "nes"])
-def test_no_attack_of_ours_crosses_the_bound(attacker):
+def test_no_attack_of_ours_crosses_the_bound():
     """In a latent, whose RMS budget is an ℓ2 sphere; the attack knows the draws that it attacks."""
     codec, length = toys.codec(), jnp.int32(1600)
     statistics = spaces.Statistics(jnp.zeros(toys.CHANNELS), jnp.full(toys.CHANNELS, 0.2))
@@ -120,26 +119,22 @@ def test_no_attack_of_ours_crosses_the_bound(attacker):
     epsilon = radius / math.sqrt(100 * toys.CHANNELS)
     space = spaces.latent(codec, epsilon=epsilon, statistics=statistics)
     target = objective(smoothed(bumpy(), noise, draws=9), space)
-    options = {"pgd": {"steps": 8}, "nes": {"queries": 100, "held": True}}[attacker]
-    made = getattr(attackers, attacker)(target, **options)
+    ours = (attackers.pgd(target, steps=8), attackers.nes(target, queries=100, held=True))
 
     @jax.jit
-    @jax.vmap
     def attack(wav, key):
         point = space.encode(wav, length)
-        delta = space.project(point, made.act(None, key, point))
-        return jnp.stack([heard(space.render(point, d), length) for d in (jnp.zeros_like(delta), delta)])
+        deltas = [space.project(point, attacker.act(None, key, point)) for attacker in ours]
+        return [heard(space.render(point, d), length) for d in (jnp.zeros_like(deltas[0]), *deltas)]
 
-    clips = jnp.stack([jnp.asarray(toys.speechlike(0.1, seed)) for seed in (0, 1)])
-    pairs = np.asarray(attack(clips, jax.random.split(jax.random.key(0))))  # [2 clips, before and after, T]
-    z = np.asarray(jax.vmap(lambda wav: codec.encode(codec.params, wav))(pairs.reshape(4, -1))).reshape(2, 2, -1)
-    assert np.linalg.norm(z[:, 1] - z[:, 0], axis=1) / 0.2 == pytest.approx(radius, rel=0.01)
+    wavs = [np.asarray(wav) for wav in attack(jnp.asarray(toys.speechlike(0.1, 0)), jax.random.key(0))]
+    z = np.stack([codec.encode(codec.params, wav).ravel() for wav in wavs]) / statistics.scale[0]
+    assert np.linalg.norm(z[1:] - z[0], axis=1) == pytest.approx([radius, radius], rel=0.01)
     epsilons = [0.0, 1.01 * epsilon]
-    found = list(certify(bumpy(), noise, [("", wav) for pair in pairs for wav in pair], epsilons=epsilons))
-    for clean, attacked in zip(found[::2], found[1::2], strict=True):
-        gain, most = attacked.score - clean.score, clean.bounds[1].upper - clean.score
-        assert 0.5 * most < gain, "the attack is too weak to test anything"
-        assert gain < most < math.inf
+    clean, *attacked = certify(bumpy(), noise, [("", wav) for wav in wavs], epsilons=epsilons)
+    gains, most = [found.score - clean.score for found in attacked], clean.bounds[1].upper - clean.score
+    assert min(gains) > 0.5 * most, "the attacks are too weak to test anything"
+    assert max(gains) < most < math.inf
 
 
 def test_certificates_of_utterances_are_their_own():

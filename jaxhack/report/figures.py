@@ -15,6 +15,7 @@ import matplotlib
 import numpy as np
 from matplotlib.backends.backend_agg import FigureCanvasAgg
 from matplotlib.figure import Figure
+from matplotlib.ticker import MaxNLocator
 
 from jaxhack.checks import column, kind, known
 
@@ -188,7 +189,7 @@ def certified(gains: Sequence[float | None], bounds: Sequence[float | None], tau
         if tau is not None:
             axes.axhline(tau, color=ORANGE, lw=1.3, ls=":", label=f"τ = {tau:g} MOS")
         axes.axhline(0.0, color="#999999", lw=0.8)
-        axes.xaxis.get_major_locator().set_params(integer=True)
+        axes.xaxis.set_major_locator(MaxNLocator(integer=True))
         axes.set_xlabel("utterance, by what was reached")
         axes.set_ylabel("gain (MOS)")
         fig.legend(loc="outside upper right", ncols=2, columnspacing=1.0, handletextpad=0.4)
