@@ -7,8 +7,8 @@ import importlib
 from typing import Any
 
 _MODULES = (
-    *("attackers", "audio", "checks", "data", "detect", "dsp", "inputs", "measures", "objective", "parallel"),
-    *("registry", "report", "rows", "scoring", "spaces", "stats", "types", "weights"),
+    *("attackers", "audio", "checks", "data", "defences", "detect", "dsp", "inputs", "measures", "objective"),
+    *("parallel", "registry", "report", "rows", "scoring", "spaces", "stats", "types", "weights"),
 )
 _FUNCTIONS = {
     **{
@@ -17,6 +17,7 @@ _FUNCTIONS = {
         "suite": "suites",
         "transfer": "transferring",
         "score_files": "scoring",
+        "certify": "certifying",
     },
     **dict.fromkeys(("predictor", "codec", "embedder", "encoder"), "registry"),
 }

@@ -193,7 +193,8 @@ def reconstruct(paths, codec, out, models, form) -> None:
     "--predictor",
     metavar="NAME",
     default=DEFAULT_PREDICTOR,
-    help="A name, FILE.onnx, or package.module:function; several as one by min(A,B) or mean(A,B).",
+    help="A name, FILE.onnx, or package.module:function; several as one by min(A,B) or mean(A,B); defended by "
+    "smoothed(A,waveform=SIGMA), smoothed(A,CODEC=SIGMA) or denoised(A,CODEC).",
 )
 @click.option(
     "--space", metavar="KIND,…", default="latent", help="latent, quantised, codes, waveform, noise, or all."

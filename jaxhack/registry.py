@@ -14,10 +14,14 @@ from typing import Any, NamedTuple
 import jax.numpy as jnp
 
 from jaxhack import weights as weight_files
-from jaxhack.ensemble import ensemble
+from jaxhack.ensemble import REDUCE, ensemble
 from jaxhack.types import Codec, Embedder, Encoder, Predictor, Recogniser, Weight
 
 BLACK_BOX_RATE = 16000  # Hz, of a black box that was given none
+FORMS = {  # defences by name, and how they are asked for
+    "smoothed": "smoothed(PREDICTOR,waveform=SIGMA) or smoothed(PREDICTOR,CODEC=SIGMA), and draws, percentile, seed",
+    "denoised": "denoised(PREDICTOR,CODEC) or denoised(PREDICTOR,CODEC,quantised=true)",
+}
 
 
 class Entry(NamedTuple):
@@ -166,8 +170,10 @@ def predictor(
 
     Args:
       name: a name in the list, an ``.onnx`` file, ``package.module:function``, a Python function
-        (wav [T], float32) -> score, a predictor, which is returned; or several of the first three as one, by
-        ``min(nisqa,dnsmos-p808)`` or ``mean(…)``, see :func:`jaxhack.ensemble.ensemble`.
+        (wav [T], float32) -> score, a predictor, which is returned; or made of what has a name, one in another:
+        ``min(nisqa,dnsmos-p808)`` and ``mean(…)``, see :func:`jaxhack.ensemble.ensemble`;
+        ``smoothed(nisqa,waveform=0.01,draws=31)`` or ``smoothed(nisqa,lyra=0.5)``, with `percentile` and `seed` too,
+        and ``denoised(nisqa,lyra)``, with ``quantised=true``, see :mod:`jaxhack.defences`.
       models: a folder of weight files, looked in first.
       sample_rate: Hz of the waveforms it will get; None takes the predictor's own (16000 for a black box).
       dtype: of the products' factors of a port in Flax, ``jnp.bfloat16``; sums stay float32. None: float32. How far
@@ -180,9 +186,8 @@ def predictor(
     if isinstance(name, Predictor):
         return at_rate(_as_made(name, dtype), sample_rate)
     name = name if callable(name) else os.fspath(name)
-    if joined := None if callable(name) else re.fullmatch(r"(min|mean)\((.+)\)", name):
-        members = [predictor(member.strip(), models=models, dtype=dtype) for member in joined[2].split(",")]
-        return at_rate(ensemble(members, joined[1]), sample_rate)
+    if made := None if callable(name) else re.fullmatch(r"\s*(\w+)\((.*)\)\s*", name):
+        return at_rate(_composed(made[1], _parts(str(name), made[2]), models, dtype), sample_rate)
     black_box = _black_box(name)
     if black_box is None:
         return at_rate(_make(str(name), "predictor", models, dtype), sample_rate)
@@ -234,6 +239,74 @@ def at_rate(made: Predictor, sample_rate: int | None) -> Predictor:
 
 def _a(noun: str) -> str:
     return f"{'an' if noun[:1] in 'aeiou' else 'a'} {noun}"
+
+
+def _composed(how: str, parts: list[str], models: str | os.PathLike[str] | None, dtype: Any) -> Predictor:
+    """``how(part,…)``: several predictors as one, or one behind a defence."""
+    from jaxhack import defences
+
+    if how in REDUCE:
+        return ensemble([predictor(part, models=models, dtype=dtype) for part in parts], how)
+    if how not in FORMS:
+        raise ValueError(unknown("way to make a predictor of others", how, (*REDUCE, *FORMS)))
+    first, *rest = parts
+    if how == "denoised":
+        if not rest or "=" in rest[0]:
+            raise ValueError(f"Expected {FORMS[how]}, got denoised({','.join(parts)}).")
+        options = _options(how, rest[1:], {"quantised": bool})
+        return defences.denoised(
+            predictor(first, models=models, dtype=dtype), codec(rest[0], models=models, dtype=dtype), **options
+        )
+    kinds = {"draws": int, "percentile": float, "seed": int}
+    options = _options(how, rest, kinds | dict.fromkeys(("waveform", *names("codec")), float))
+    where = {name: options.pop(name) for name in [*options] if name not in kinds}
+    if len(where) != 1:
+        raise ValueError(f"Expected noise in one place, {FORMS[how]}, got smoothed({','.join(parts)}).")
+    ((place, sigma),) = where.items()
+    noise = defences.Noise(sigma)
+    if place != "waveform":
+        chain = codec(place, models=models, dtype=dtype)
+        noise = defences.Noise(sigma, chain, defences.demo_statistics(chain))
+    return defences.smoothed(predictor(first, models=models, dtype=dtype), noise, **options)
+
+
+def _options(how: str, parts: list[str], kinds: dict[str, type]) -> dict[str, Any]:
+    """``name=value`` of each of `parts`, the value of the name's kind."""
+    options: dict[str, Any] = {}
+    for part in parts:
+        name, equals, written = (text.strip() for text in part.partition("="))
+        if not equals:
+            raise ValueError(f"Expected {FORMS[how]}, got {part!r} where NAME=VALUE should be.")
+        if name not in kinds:
+            raise ValueError(unknown(f"option of {how}", name, kinds))
+        if name in options:
+            raise ValueError(f"{how} is given {name} twice.")
+        kind = kinds[name]
+        try:
+            options[name] = {"true": True, "false": False}[written] if kind is bool else kind(written)
+        except (KeyError, ValueError) as error:
+            noun = {bool: "true or false", int: "a whole number", float: "a number"}[kind]
+            raise ValueError(f"{how} takes {name}={noun}, got {written!r}.") from error
+    return options
+
+
+def _parts(name: str, inside: str) -> list[str]:
+    """`inside` cut at the commas that no parenthesis holds."""
+    parts, depth = [""], 0
+    for letter in inside:
+        depth += {"(": 1, ")": -1}.get(letter, 0)
+        if depth < 0:
+            break
+        if letter == "," and not depth:
+            parts.append("")
+        else:
+            parts[-1] += letter
+    if depth:
+        raise ValueError(f"The parentheses of {name!r} do not match.")
+    parts = [part.strip() for part in parts]
+    if not all(parts):
+        raise ValueError(f"{name!r} has an empty place: expected names with commas between them.")
+    return parts
 
 
 def _make(name: str, kind: str, models: str | os.PathLike[str] | None, dtype: Any) -> Any:

@@ -352,3 +352,18 @@ def test_a_tone_lies_at_its_frequency():
     assert magnitudes.shape == (122, 257)  # 512-sample windows every 128
     assert set(magnitudes.argmax(1)) == {32}  # 1000 Hz / (16000 Hz / 512)
     assert figures.magnitudes(np.zeros(10), 16000).shape == (1, 257)
+
+
+def test_certified_bounds_beside_what_was_reached(monkeypatch):
+    drawn = []
+    svg = figures._svg
+    monkeypatch.setattr(figures, "_svg", lambda fig: drawn.append(fig.axes[0]) or svg(fig))
+    address = figures.certified([0.4, 0.1, None, 0.2], [0.5, None, 0.3, np.inf], 0.3)
+    assert address.startswith("data:image/svg+xml;base64,")
+    lines = {line.get_label(): line.get_xydata().tolist() for line in drawn[0].lines}
+    assert lines["reached by the best attack"] == [[1, 0.1], [2, 0.2], [3, 0.4]]
+    assert lines["certified: no attack gains more"] == [[3, 0.5]]
+    assert [x for x, _ in lines["nothing certified (2 of 3)"]] == [1, 2]
+    assert figures.certified([0.4], [0.5]) and figures.certified([], []) and figures.certified([0.1], [None])
+    with pytest.raises(ValueError, match="a bound for each gain, got 1 bounds and 0 gains"):
+        figures.certified([], [0.5])

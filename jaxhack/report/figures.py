@@ -15,6 +15,7 @@ import matplotlib
 import numpy as np
 from matplotlib.backends.backend_agg import FigureCanvasAgg
 from matplotlib.figure import Figure
+from matplotlib.ticker import MaxNLocator
 
 from jaxhack.checks import column, kind, known
 
@@ -45,6 +46,7 @@ STYLE: Any = {
     "svg.fonttype": "path",
     "axes.unicode_minus": True,
 }
+OPEN: Any = {"mfc": "white", "mec": GREY, "mew": 1.2, "ls": "", "ms": 5.5}  # markers of what has no end
 FLOOR = -80.0  # dB, of a spectrogram
 FRAME, HOP = 0.032, 0.008  # s
 
@@ -152,6 +154,45 @@ def thresholds(sweep: Sequence[Mapping[str, Any]], tau: float) -> str:
         axes.set_xlabel("τ (MOS)")
         axes.set_ylabel("attack success rate")
         fig.legend(loc="outside upper right", ncols=3, columnspacing=1.0, handlelength=2.2)
+        return _svg(fig)
+
+
+def certified(gains: Sequence[float | None], bounds: Sequence[float | None], tau: float | None = None) -> str:
+    """What an attack reached on each utterance, beside what no attack of that size can exceed.
+
+    Args:
+      gains: the highest of any attack of that size, utterance by utterance (MOS); None: no verdict, left out.
+      bounds: certified for the same utterances, as gains from the same score; None or infinite: nothing is certified.
+      tau: the gain that a hack exceeds (MOS); None: not drawn.
+
+    Returns:
+      An SVG's address.
+
+    Raises:
+      ValueError: not as many gains as bounds.
+    """
+    if len(gains) != len(bounds):
+        raise ValueError(f"Expected a bound for each gain, got {len(bounds)} bounds and {len(gains)} gains.")
+    pairs = sorted((g, b if known(b) else np.inf) for g, b in zip(gains, bounds, strict=True) if known(g))
+    reached, above = (np.array(values, float) for values in (zip(*pairs, strict=True) if pairs else ((), ())))
+    number, finite = np.arange(1, len(pairs) + 1), np.isfinite(above)
+    with _figure(2.9) as fig:
+        axes = fig.subplots()
+        axes.vlines(number[finite], reached[finite], above[finite], color="#bbbbbb", lw=1.0, zorder=2)
+        axes.plot(number[finite], above[finite], "v", color=ORANGE, ms=5, label="certified: no attack gains more")
+        axes.plot(number, reached, "o", color=BLUE, ms=4.5, label="reached by the best attack", zorder=3)
+        if not finite.all():
+            top = axes.get_xaxis_transform()
+            open_ended = f"nothing certified ({np.sum(~finite)} of {len(pairs)})"
+            axes.vlines(number[~finite], reached[~finite], axes.get_ylim()[1], color="#bbbbbb", lw=1.0, ls=":")
+            axes.plot(number[~finite], np.full(np.sum(~finite), 0.98), "^", transform=top, label=open_ended, **OPEN)
+        if tau is not None:
+            axes.axhline(tau, color=ORANGE, lw=1.3, ls=":", label=f"τ = {tau:g} MOS")
+        axes.axhline(0.0, color="#999999", lw=0.8)
+        axes.xaxis.set_major_locator(MaxNLocator(integer=True))
+        axes.set_xlabel("utterance, by what was reached")
+        axes.set_ylabel("gain (MOS)")
+        fig.legend(loc="outside upper right", ncols=2, columnspacing=1.0, handletextpad=0.4)
         return _svg(fig)
 
 
