@@ -9,6 +9,7 @@ import inspect
 import os
 import re
 from collections.abc import Callable, Iterable
+from pathlib import Path
 from typing import Any, NamedTuple
 
 import jax.numpy as jnp
@@ -166,8 +167,9 @@ def predictor(
 
     Args:
       name: a name in the list, an ``.onnx`` file, ``package.module:function``, a Python function
-        (wav [T], float32) -> score, a predictor, which is returned; or several of the first three as one, by
-        ``min(nisqa,dnsmos-p808)`` or ``mean(…)``, see :func:`jaxhack.ensemble.ensemble`.
+        (wav [T], float32) -> score, a predictor, which is returned; the folder of a patched predictor; or several of
+        these, by their names, as one, ``min(nisqa,dnsmos-p808)`` or ``mean(…)``, see
+        :func:`jaxhack.ensemble.ensemble`.
       models: a folder of weight files, looked in first.
       sample_rate: Hz of the waveforms it will get; None takes the predictor's own (16000 for a black box).
       dtype: of the products' factors of a port in Flax, ``jnp.bfloat16``; sums stay float32. None: float32. How far
@@ -183,12 +185,23 @@ def predictor(
     if joined := None if callable(name) else re.fullmatch(r"(min|mean)\((.+)\)", name):
         members = [predictor(member.strip(), models=models, dtype=dtype) for member in joined[2].split(",")]
         return at_rate(ensemble(members, joined[1]), sample_rate)
+    if not callable(name) and name not in ENTRIES and (folder := Path(name)).is_dir():
+        return at_rate(_patched(folder, models, dtype), sample_rate)
     black_box = _black_box(name)
     if black_box is None:
         return at_rate(_make(str(name), "predictor", models, dtype), sample_rate)
     if dtype is not None:
         raise ValueError(_no_dtype(getattr(name, "__name__", name)))
     return _load(black_box)(name, sample_rate=sample_rate or BLACK_BOX_RATE)
+
+
+def _patched(folder: Path, models: str | os.PathLike[str] | None, dtype: Any) -> Predictor:
+    """The patched predictor in a folder."""
+    from jaxhack.patch import patched
+
+    if not (folder / patched.RECORD).exists():
+        raise ValueError(f"{str(folder)!r} is a folder without a patched predictor ({patched.RECORD}).")
+    return patched.load(folder, predictor(patched.read(folder)["parent"], models=models, dtype=dtype))
 
 
 def codec(name: str | Codec, *, models: str | os.PathLike[str] | None = None, dtype: Any = None) -> Codec:
