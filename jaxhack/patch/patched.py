@@ -31,9 +31,9 @@ def save(folder: Path, predictor: Predictor, parent: Predictor, lineage: Mapping
       The predictor as :func:`load` will give it.
     """
     folder.mkdir(parents=True, exist_ok=True)
-    part = folder / (PARAMS + ".part")
+    part, arrays = folder / (PARAMS + ".part"), _named(jax.device_get(predictor.params))
     with part.open("wb") as file:
-        np.savez(file, **_named(jax.device_get(predictor.params)))
+        np.savez(file, **arrays)  # type: ignore[arg-type]  # its other argument has a default
     os.replace(part, folder / PARAMS)
     digest = _digest(folder / PARAMS)
     record = {
