@@ -68,7 +68,7 @@ def suite(
     """
     demo = paths is None and not (train_paths or test_paths)
     profile = profile or ("quick" if demo else "paper")
-    options, combined = dict(options or {}), _combinations(spaces, attackers)
+    options, combined = dict(options or {}), combinations(spaces, attackers)
     for name in _names("attacker", options, attacking.KINDS):
         if not any(name in kinds for kinds in combined.values()):
             raise ValueError(f"{name} has options, and is not among the attackers.")
@@ -155,7 +155,7 @@ def _numbered(observe: auditing.Observer, number: str) -> auditing.Observer:
     return told
 
 
-def _combinations(spaces: Iterable[str] | str, attackers: Iterable[str] | str) -> dict[str, list[str]]:
+def combinations(spaces: Iterable[str] | str, attackers: Iterable[str] | str) -> dict[str, list[str]]:
     """Space -> its attackers, each once; one that is named with a space works there, whatever `spaces` holds.
 
     Raises:

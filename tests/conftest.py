@@ -42,13 +42,11 @@ def shared() -> Path:
     return SHARED
 
 
-@pytest.fixture(autouse=True)
-def quick_compilation(request: pytest.FixtureRequest):
-    """Tests that spend their time in the compiler spare its expensive passes."""
-    quick = request.node.get_closest_marker("quick_compilation") is not None
+@pytest.hookimpl(tryfirst=True)
+def pytest_runtest_setup(item: pytest.Item) -> None:
+    """Tests that spend their time in the compiler, and the fixtures they ask for, spare its expensive passes."""
+    quick = item.get_closest_marker("quick_compilation") is not None
     jax.config.update("jax_disable_most_optimizations", quick)
-    yield
-    jax.config.update("jax_disable_most_optimizations", False)
 
 
 @pytest.fixture(autouse=True)

@@ -38,6 +38,10 @@ class Clips(NamedTuple):
         length[:] = np.minimum(np.diff(self.starts)[chosen], samples)
         return Labelled(wav, length, self.target[chosen])
 
+    def waveform(self, i: int) -> np.ndarray:
+        """Recording `i` whole: ``[T] float32``."""
+        return self.samples[self.starts[i] : self.starts[i + 1]].astype(np.float32) / 32768
+
 
 def store(wavs: Iterable[tuple[np.ndarray, float]], file: Path) -> Clips:
     """Writes waveforms ``[T] float32`` with their targets (MOS) to `file`.

@@ -4,6 +4,7 @@ from typing import NamedTuple
 
 import jax
 import jax.numpy as jnp
+import numpy as np
 
 from jaxhack.types import Array
 
@@ -11,9 +12,9 @@ from jaxhack.types import Array
 class Pairs(NamedTuple):
     """Signals of which the first should score higher, aligned and padded with zeros."""
 
-    preferred: Array  # [N, T] int16
-    rejected: Array  # [N, T] int16
-    length: Array  # [N] int32, samples that count
+    preferred: Array | np.ndarray  # [N, T] int16
+    rejected: Array | np.ndarray  # [N, T] int16
+    length: Array | np.ndarray  # [N] int32, samples that count
 
 
 class Replay(NamedTuple):
