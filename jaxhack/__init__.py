@@ -7,8 +7,8 @@ import importlib
 from typing import Any
 
 _MODULES = (
-    *("attackers", "audio", "checks", "detect", "dsp", "inputs", "measures", "objective", "parallel", "registry"),
-    *("report", "rows", "scoring", "spaces", "stats", "types", "weights"),
+    *("attackers", "audio", "checks", "detect", "dsp", "inputs", "measures", "objective", "parallel", "patch"),
+    *("registry", "report", "rows", "scoring", "spaces", "stats", "types", "weights"),
 )
 _FUNCTIONS = {
     **{

@@ -125,7 +125,7 @@ def suite(
                 train_paths=train_paths,
                 test_paths=test_paths,
                 resume=folder.exists(),
-                observe=_numbered(observe, f"{number} of {len(left)}"),
+                observe=numbered(observe, f"{number} of {len(left)}"),
                 **asdict(leg.settings),
             )
         return report.make(out)
@@ -146,7 +146,7 @@ def _validation(test: Sequence[inputs.Utterance], seed: int) -> list[str]:
         ) from None
 
 
-def _numbered(observe: auditing.Observer, number: str) -> auditing.Observer:
+def numbered(observe: auditing.Observer, number: str) -> auditing.Observer:
     """Says of an audit that starts which of a suite's it is."""
 
     def told(stage: str, done: int, total: int, figures: dict[str, Any]) -> None:

@@ -9,8 +9,8 @@ import toys
 
 import jaxhack as jh
 from jaxhack import audio, inputs, registry, rows
-from jaxhack.patch import loop, pairs, patched
-from jaxhack.patch.loop import Recipe, patch
+from jaxhack.patch import Recipe, pairs, patch, patched
+from jaxhack.settings import BLIND
 
 pytestmark = [
     pytest.mark.standard_promotion,
@@ -106,7 +106,7 @@ def test_an_interrupted_loop_ends_as_an_unbroken_one(done, clips, tmp_path):
         assert (broken / name).read_bytes() == (out / name).read_bytes()
 
 
-@pytest.mark.parametrize("source", loop.BLIND)
+@pytest.mark.parametrize("source", BLIND)
 def test_pairs_that_no_detector_saw(source, clips, tmp_path):
     recipe = Recipe(**RECIPE | {"rounds": 1, "fit_steps": 2, "source": source})
     summary = run([clips], out=tmp_path / "out", recipe=recipe, **{**SETTINGS, "seeds": 3})

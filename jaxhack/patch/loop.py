@@ -3,12 +3,13 @@
 import os
 import tempfile
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import asdict
 from pathlib import Path
 from typing import Any, NamedTuple
 
 import jax
 import numpy as np
+from rich.table import Table
 
 from jaxhack import audio, auditing, crops, inputs, registry, run, suites
 from jaxhack.attack import Setup, refusal
@@ -17,45 +18,14 @@ from jaxhack.patch import losses, pairs, patched, replay
 from jaxhack.patch.clips import Clips, store
 from jaxhack.patch.fitting import Term, adamw, fit
 from jaxhack.patch.regression import mean_squared_error, needs_weights
+from jaxhack.report import page
+from jaxhack.report.terminal import bare_table
 from jaxhack.scoring import score_waveforms
-from jaxhack.settings import DEFAULT_CODEC, DEFAULT_PANEL, DEFAULT_PREDICTOR, Settings
+from jaxhack.settings import DEFAULT_CODEC, DEFAULT_PANEL, DEFAULT_PREDICTOR, Recipe, Settings
 from jaxhack.spaces import KINDS
 from jaxhack.types import Codec, Measure, Predictor
 
-BLIND = ("noise", "pgd", "random")  # where pairs come from that no detector looks at
 FOLDER = "patched"
-
-
-@dataclass(frozen=True)
-class Recipe:
-    """How a predictor is trained against pairs; every default is the paper's."""
-
-    source: str = "hacks"  # of the pairs: what the detector calls hacks, or one of BLIND
-    rounds: int = 3
-    fit_steps: int = 1500  # of each round
-    fit_batch: int = 8  # labelled clips of a step, and as many pairs
-    fit_seconds: float = 6.0  # the longest cut of a clip or a pair
-    learning_rate: float = 2e-5
-    margin: float = 0.5  # MOS
-    weight: float = 1.0  # of the margin ranking loss
-    consistency: float = 0.0  # weight of the squared difference of a pair's scores
-    gradient_norm: float = 0.0  # weight of the score's gradient norm
-    prefer_input: bool = False  # x ≻ y in place of x̂ ≻ y: the paper's ablation
-    capacity: int = 20_000  # pairs that the replay buffer holds
-
-    def __post_init__(self):
-        """Refuses what cannot be run."""
-        if self.source not in ("hacks", *BLIND):
-            raise ValueError(registry.unknown("source of pairs", self.source, ("hacks", *BLIND)))
-        for name in ("rounds", "fit_steps", "fit_batch", "capacity"):
-            if getattr(self, name) < 1:
-                raise ValueError(f"{name} must be at least 1, got {getattr(self, name)}.")
-        for name in ("fit_seconds", "learning_rate"):
-            if not 0 < getattr(self, name) < float("inf"):
-                raise ValueError(f"{name} must be a finite number above 0, got {getattr(self, name)}.")
-        for name in ("margin", "weight", "consistency", "gradient_norm"):
-            if not 0 <= getattr(self, name) < float("inf"):
-                raise ValueError(f"{name} must be a finite number ≥ 0, got {getattr(self, name)}.")
 
 
 class Source(NamedTuple):
@@ -77,7 +47,7 @@ def patch(
     panel: str | Sequence[str | Measure] = DEFAULT_PANEL,
     models: str | os.PathLike[str] | None = None,
     out: str | Path,
-    recipe: Recipe = Recipe(),
+    recipe: Recipe | None = None,
     rated: Sequence[tuple[inputs.Utterance, float]] = (),
     resume: bool = False,
     overwrite: bool = False,
@@ -102,7 +72,7 @@ def patch(
       panel: the witnesses.
       models: a folder of weight files, looked in first.
       out: the run's folder.
-      recipe: how pairs are found and trained on.
+      recipe: how pairs are found and trained on; None: as in the paper.
       rated: recordings of the training half with people's ratings (MOS); none: the predictor's own scores of the
         unattacked training recordings, before it was patched, stand for them (self-distillation).
       resume: continue an interrupted run; its result is that of an unbroken one.
@@ -121,7 +91,7 @@ def patch(
 
     Source: *How Hackable Is Your Speech Quality Metric?*, section III.
     """
-    demo = paths is None
+    demo, recipe = paths is None, recipe or Recipe()
     profile = profile or ("quick" if demo else "paper")
     parent = registry.predictor(predictor, models=models)
     needs_weights(parent)
@@ -158,20 +128,41 @@ def patch(
         current, rounds, ring = parent, [], replay.empty(recipe.capacity, samples)
         for number in range(1, recipe.rounds + 1):
             folder, found = out / "rounds" / str(number), {}
+            told = suites.numbered(observe, f"round {number} of {recipe.rounds}")
             for source in sources:
                 setup, place = set_up(source, current, number), folder / source.name
                 cut = pairs.Cut(setup.sample_rate, start.sample_rate, samples)
-                found[source.name] = _collect(recipe, setup, training, place, cut, observe)
+                found[source.name] = _collect(recipe, setup, training, place, cut, told)
                 for batch in pairs.read(place):
                     ring = push(ring, batch, np.ones(len(batch.length), bool))
             lineage = {"record": record, "round": number, "pairs": int(ring.pushed)}
-            current = _fit(recipe, start, current, parent, clips, ring, folder, lineage, observe)
+            current = _fit(recipe, start, current, parent, clips, ring, folder, lineage, told)
             held = {"round": number, "in_loop": found, "pairs": int(replay.size(ring))}
             rounds.append(held | {"distance": _distance(start, current, clips)})
         final = patched.save(out / FOLDER, current, parent, patched.read(folder / FOLDER)["lineage"])
         summary = {"name": final.name, "labels": record["labels"], "warnings": warnings, "rounds": rounds}
         run.write_json(out / "summary.json", summary)
     return summary
+
+
+def table(summary: Mapping[str, Any]) -> Table:
+    """What a run's ``summary.json`` says, round by round, for a terminal of 80 columns."""
+    made = bare_table(
+        "hacked: of the worst and, as their mean, of all fresh attackers of the round, on the recordings it learns "
+        "from, before it learns; pairs: held after it; distance: mean squared error of the scores of unattacked "
+        f"recordings after it, against {'ratings' if summary['labels'] == 'people' else 'those before the first'}."
+    )
+    made.add_column("round", justify="right")
+    made.add_column("attack", overflow="fold")
+    for head in ("hacked", "mean", "offset", "pairs", "distance"):
+        made.add_column(head, justify="right", no_wrap=True)
+    for entry in summary["rounds"]:
+        after = f"{entry['pairs']}", f"{entry['distance']:.4f}"
+        for i, (name, found) in enumerate(entry["in_loop"].items()):
+            rates = (found.get(key) for key in ("worst_attack_success_rate", "mean_attack_success_rate", "offset"))
+            figures = [page.number(rate, form) for rate, form in zip(rates, (".3f", ".3f", "+.2f"), strict=True)]
+            made.add_row("" if i else str(entry["round"]), name, *figures, *(("", "") if i else after))
+    return made
 
 
 push = jax.jit(replay.push)
