@@ -6,9 +6,11 @@ from functools import partial
 import numpy as np
 import pytest
 import toys
+from click.testing import CliRunner
 
 import jaxhack as jh
 from jaxhack import audio, inputs, registry, rows
+from jaxhack.cli import main
 from jaxhack.patch import Recipe, pairs, patch, patched
 from jaxhack.settings import BLIND
 
@@ -148,3 +150,23 @@ def test_faults_are_found_before_anything_is_computed(clips, tmp_path, changes, 
         made = Recipe(**changes.pop("recipe")) if "recipe" in changes else Recipe()
         run([clips], out=tmp_path / "out", recipe=made, **PGD | changes)
     assert not (tmp_path / "out" / "run.json").exists()
+
+
+def test_the_command(clips, monkeypatch):
+    calls, entry = [], {"worst_attack_success_rate": 0.75, "mean_attack_success_rate": 0.5, "offset": 0.125}
+    found = {"in_loop": {"latent-lyra/grpo": entry, "waveform/pgd": entry}, "distance": 0.01}
+    rounds = [found | {"round": k, "pairs": 10 * k} for k in (1, 2)]
+    summary = {"name": "n", "labels": "self-distillation", "warnings": ["Mind this."], "rounds": rounds}
+    monkeypatch.setattr("jaxhack.patch.loop.patch", lambda *args, **more: calls.append((args, more)) or summary)
+    flags = "--predictor nisqa --codec lyra,mini --attacker grpo,waveform/pgd --option pgd.steps=10 --margin 0.25"
+    flags += " --rounds 2 --prefer-input --seeds 1 --out o"
+    result = CliRunner().invoke(main, ["patch", str(clips), *flags.split()])
+    assert result.exit_code == 0, result.output
+    ((paths,), given) = calls[0]
+    assert paths == (str(clips),) and given["recipe"] == Recipe(rounds=2, margin=0.25, prefer_input=True)
+    assert given["codecs"] == ["lyra", "mini"] and given["attackers"] == ["grpo", "waveform/pgd"]
+    assert given["options"] == {"pgd": {"steps": 10}} and given["seeds"] == 1 and given["steps"] is None
+    printed = [" ".join(line.split()) for line in result.stdout.splitlines()]
+    assert "1 latent-lyra/grpo 0.750 0.500 +0.12 10 0.0100" in printed and "waveform/pgd 0.750 0.500 +0.12" in printed
+    assert max(map(len, result.stdout.splitlines())) <= 80 and "Mind this." in result.output
+    assert "Predictor: o/patched" in result.stdout
