@@ -48,6 +48,7 @@ class Setup(NamedTuple):
     settings: Settings
     test: int  # utterances over which an attacker's training is shared out, in counts of queries
     target: Predictor | None = None  # what the attackers play against, where that is another predictor
+    best_of: bool = True  # whether the best of as many random actions as the attackers asked for is a control too
 
     @property
     def trained(self) -> bool:
@@ -69,10 +70,11 @@ class Setup(NamedTuple):
         kind = attackers.KINDS[s.attacker]
         return kind.make(self.objective(weights), **{name: getattr(s, name) for name in kind.sizes}, **s.options)
 
-    def baselines(self, weights: Weights) -> tuple[Attacker, Attacker]:
+    def baselines(self, weights: Weights) -> list[Attacker]:
         """A blind random action, and the best of as many as the attackers asked for."""
         target, asked = self.objective(weights), self.queries()
-        return attackers.random(target), attackers.random(target, draws=max(1, asked.scores + asked.gradients))
+        draws = [1, *([max(1, asked.scores + asked.gradients)] if self.best_of else [])]
+        return [attackers.random(target, draws=count) for count in draws]
 
     def queries(self) -> Queries:
         """What one attacker asks of the predictor for a test utterance, that one's share of the training included."""
@@ -124,7 +126,7 @@ class Judged(NamedTuple):
     sizes: Array  # [A + 1, B]
     clipped: Array  # [A + 1, B] samples beyond ±1
     panel: dict[str, Array]  # measure -> [A + 1, B], those of the host left out
-    saved: Array | None  # [A + 1, B, T] the signals as saved, where a measure of the host asks for them
+    saved: Array | None  # [A + 1, B, T] the signals as saved, where somebody asks for them
     score_repeat: Array  # [B] of x̂ as saved, asked a second time
     slope: Array | None  # [B] RMS of the gradient at x̂ that the attackers see; None: they ask for none
 
@@ -152,8 +154,12 @@ def arms(setup: Setup) -> list[Arm]:
     """The attackers, then the two random baselines, in the order of their rows."""
     s, asked = setup.settings, setup.queries()
     mine = [Arm(setup.named(s.attacker), i, False, asked) for i in range(s.seeds)]
-    alone, best = (baseline.per_act for baseline in setup.baselines(setup.untrained()))
-    return [*mine, Arm("random", 0, True, alone), Arm(setup.named("random_best"), 0, True, best)]
+    blind, *best = (baseline.per_act for baseline in setup.baselines(setup.untrained()))
+    return [
+        *mine,
+        Arm("random", 0, True, blind),
+        *(Arm(setup.named("random_best"), 0, True, asked) for asked in best),
+    ]
 
 
 def attack(setup: Setup, weights: Weights, state: PyTree, seed: Array, points: Point, keys: Array) -> Array:
@@ -193,7 +199,16 @@ def render(space: Space, choose: Callable[[Point], Array], wav: Array, length: A
     return Signals(*jax.vmap(mapped(one), (None, 0))(points, chosen))
 
 
-def judge(setup: Setup, weights: Weights, states: PyTree, wav: Array, length: Array, keys: Array) -> Judged:
+def judge(
+    setup: Setup,
+    weights: Weights,
+    states: PyTree,
+    wav: Array,
+    length: Array,
+    keys: Array,
+    *,
+    signals_too: bool = False,
+) -> Judged:
     """Attacks a batch ``wav [B, T], length [B], keys [B]`` with every arm and measures the outcome."""
     space = setup.space(weights)
     signals = render(space, lambda p: deltas(setup, weights, states, p, keys), wav, length)
@@ -209,7 +224,7 @@ def judge(setup: Setup, weights: Weights, states: PyTree, wav: Array, length: Ar
         sizes=signals.sizes,
         clipped=jnp.sum(jnp.abs(signals.raw) > 1.0, axis=-1),
         panel=jax.vmap(mapped(partial(evaluate, panel)), (None, 0, None))(wav, signals.saved, length),
-        saved=signals.saved if any(measure.host for measure in panel) else None,
+        saved=signals.saved if signals_too or any(measure.host for measure in panel) else None,
         score_repeat=scores[-1],
         slope=slope(setup.objective(weights), wav, length) if setup.queries().gradients else None,
     )

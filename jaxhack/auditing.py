@@ -13,7 +13,7 @@ import numpy as np
 
 from jaxhack import audio, crops, examples, inputs, registry, report, run, spaces
 from jaxhack.attack import Setup, Weights, refusal
-from jaxhack.judgement import attack_test_set
+from jaxhack.judgement import Keep, attack_test_set
 from jaxhack.measures.panel import make_panel, rules
 from jaxhack.parallel import mapped
 from jaxhack.settings import DEFAULT_CODEC, DEFAULT_PANEL, DEFAULT_PREDICTOR, Settings
@@ -92,20 +92,53 @@ def audit(
     setup = set_up(predictor, chain, witnesses, chosen, len(test))
     if reason := refusal(setup):
         raise ValueError(reason)
+    return carry_out(
+        setup, training, test, Path(out), warnings=warnings, resume=resume, overwrite=overwrite, observe=observe
+    )
+
+
+def carry_out(
+    setup: Setup,
+    training: Sequence[inputs.Utterance],
+    test: Sequence[inputs.Utterance],
+    out: Path,
+    *,
+    warnings: Sequence[str] = (),
+    resume: bool = False,
+    overwrite: bool = False,
+    observe: Observer = lambda *_: None,
+    keep: Keep | None = None,
+    listening: bool = True,
+) -> dict[str, Any]:
+    """An audit whose every part is settled: trains, attacks, writes what :func:`audit` says into `out`.
+
+    Args:
+      setup: what attacks what; :func:`~jaxhack.attack.refusal` has found nothing.
+      training: utterances that the attackers learn on.
+      test: utterances that they attack.
+      out: the run's folder.
+      warnings: about the utterances, for the report.
+      resume: as `audit`'s, and what follows but the last.
+      overwrite: see there.
+      observe: see there.
+      keep: as of :func:`~jaxhack.judgement.attack_test_set`.
+      listening: whether examples to listen to are written.
+    """
     space = setup.space(setup.untrained())
-    with run.alone(Path(out)):
+    with run.alone(out):
         record = recorded(setup, space, training, test)
-        folder = run.open_run(Path(out), record, resume=resume, overwrite=overwrite)
+        folder = run.open_run(out, record, resume=resume, overwrite=overwrite)
         if not all((folder / name).exists() for name in ("rows.parquet", "summary.json")):
-            plan = {"predictor": predictor.name, "name": space.name, "demo": record["demo"], **record["settings"]}
-            observe("start", 0, len(training) + len(test), plan)
+            plan = {"predictor": setup.predictor.name, "name": space.name, "demo": record["demo"]}
+            observe("start", 0, len(training) + len(test), plan | record["settings"])
             run.write_lines(
                 folder / "recordings.jsonl", inputs.listed(training, "train") + inputs.listed(test, "test")
             )
             weights, states, unread = _train(setup, training, folder, observe)
-            run.write_json(folder / "inputs.json", {"warnings": warnings, "unread": unread})
-            attack_test_set(setup, weights, states, test, folder, observe)
-            examples.write(setup, weights, states, test, folder)
+            run.write_json(folder / "inputs.json", {"warnings": list(warnings), "unread": unread})
+            attack_test_set(setup, weights, states, test, folder, observe, keep)
+            if listening:
+                examples.write(setup, weights, states, test, folder)
         return report.make(folder)
 
 
@@ -219,8 +252,13 @@ def described(predictor: Predictor) -> dict[str, Any]:
     }
 
 
+def measure(setup: Setup, training: Sequence[inputs.Utterance], folder: Path, observe: Observer) -> Weights:
+    """The weights of an attack that learns nothing before: those of its space too, measured on the training set."""
+    return _train(setup, training, folder, observe, learns=False)[0]
+
+
 def _train(
-    setup: Setup, training: Sequence[inputs.Utterance], folder: Path, observe: Observer
+    setup: Setup, training: Sequence[inputs.Utterance], folder: Path, observe: Observer, learns: bool = True
 ) -> tuple[Weights, PyTree, list[str]]:
     """Measures the space on the training set, trains the attackers; also says which files could not be read.
 
@@ -257,7 +295,7 @@ def _train(
         spaces.save_statistics(folder / "statistics.npz", statistics)
         weights = weights._replace(statistics=statistics)
     states: PyTree = None
-    if setup.trained:
+    if learns and setup.trained:
         encode = jax.jit(lambda w, wav, length: mapped(setup.space(w).encode)(wav, length))
         with tempfile.TemporaryDirectory(prefix="jaxhack-") as cache:
             points = crops.Crops(Path(cache)).fill(

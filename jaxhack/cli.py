@@ -8,13 +8,14 @@ import re
 import sys
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
+from dataclasses import fields
 from pathlib import Path
 from typing import Any, TextIO
 
 import click
 
 from jaxhack import progress
-from jaxhack.settings import DEFAULT_CODEC, DEFAULT_PANEL, DEFAULT_PREDICTOR, PROFILES, Settings
+from jaxhack.settings import DEFAULT_CODEC, DEFAULT_PANEL, DEFAULT_PREDICTOR, PROFILES, Recipe, Settings
 
 # jax and what needs it are imported inside the commands: `jaxhack --help` is instant.
 
@@ -90,6 +91,71 @@ def _option(text: str) -> tuple[str | None, str, Any]:
     if not (name and isinstance(number, int | float)):
         raise ValueError(f"--option takes NAME=VALUE with a number, true or false, got {text!r}.")
     return owner or None, name.replace("-", "_"), number
+
+
+def _attack_options(command: Callable) -> Callable:
+    """The options of whatever attacks."""
+    options = (
+        click.option(
+            "--profile",
+            metavar="|".join(PROFILES),
+            help="Sizes to start from; what is given beside it overrides them.  "
+            "[default: paper; quick without recordings]",
+        ),
+        click.option(
+            "--option",
+            "options",
+            multiple=True,
+            metavar="[ATTACKER.]NAME=VALUE",
+            callback=lambda ctx, param, given: list(map(_option, given)),
+            help="A further option of an attacker, such as pgd.steps=10.",
+        ),
+        _sized("--seeds", "Attackers k that differ only in their seed."),
+        _sized("--steps", "Optimisation steps of each attacker."),
+        _sized("--batch", "Crops in a step."),
+        _sized("--group", "Actions drawn for a crop; at least 2."),
+        _sized("--crop-seconds", "Length of a training crop, s."),
+        _sized("--tau", "Gain that a hack exceeds, MOS."),
+        click.option(
+            "--panel",
+            metavar="NAME[=MARGIN],…",
+            default=DEFAULT_PANEL,
+            help="Measures that may witness a hack: estoi, si_sdr, pesq, wer, speaker_similarity, "
+            "speech_bert_score_ENCODER, or another predictor.",
+        ),
+        click.option("--limit", type=int, metavar="N", help="Recordings used in all.  [default: every one]"),
+        click.option("--seed", type=int, default=0, help="Of the split, the attackers and the random actions."),
+    )
+    for option in reversed(options):
+        command = option(command)
+    return command
+
+
+def _by_attacker(
+    options: Iterable[tuple[str | None, str, Any]], attackers: Sequence[str]
+) -> dict[str, dict[str, Any]]:
+    """Each attacker's further options; one without an owner is the only attacker's.
+
+    Raises:
+      ValueError: there are several attackers, and nothing says whose it is.
+    """
+    made: dict[str, dict[str, Any]] = {}
+    for owner, name, value in options:
+        if owner is None and len(attackers) > 1:
+            raise ValueError(f"--option must say whose {name} is meant: --option {attackers[0]}.{name}=VALUE.")
+        made.setdefault(owner or attackers[0].rpartition("/")[2], {})[name] = value
+    return made
+
+
+@contextmanager
+def _stoppable() -> Iterator[None]:
+    """Ctrl-C ends a run that can be resumed."""
+    try:
+        yield
+    except KeyboardInterrupt as error:
+        # A black box may still be at work in a thread, which an orderly end of the interpreter aborts noisily.
+        atexit.register(os._exit, _Stopped.exit_code)
+        raise _Stopped("Stopped; what was computed is kept: repeat the command with --resume.") from error
 
 
 @click.group(cls=_Group, context_settings={"show_default": True, "help_option_names": ["-h", "--help"]})
@@ -203,48 +269,21 @@ def reconstruct(paths, codec, out, models, form) -> None:
     "--codec", metavar="NAME", default=DEFAULT_CODEC, help="Chain of the spaces latent, quantised and codes."
 )
 @click.option(
-    "--profile",
-    metavar="|".join(PROFILES),
-    help="Sizes to start from; what is given beside it overrides them.  [default: paper; quick without recordings]",
-)
-@click.option(
     "--attacker",
     metavar="NAME,…",
     default="grpo",
     help="Trained: grpo, grpo-literal, universal-grpo, universal. On each recording alone: pgd, apgd, nes, square, "
     "codes-search. Or all.",
 )
-@click.option(
-    "--option",
-    "options",
-    multiple=True,
-    metavar="[ATTACKER.]NAME=VALUE",
-    callback=lambda ctx, param, given: list(map(_option, given)),
-    help="A further option of an attacker, such as pgd.steps=10.",
-)
-@_sized("--seeds", "Attackers k that differ only in their seed.")
-@_sized("--steps", "Optimisation steps of each attacker.")
-@_sized("--batch", "Crops in a step.")
-@_sized("--group", "Actions drawn for a crop; at least 2.")
-@_sized("--crop-seconds", "Length of a training crop, s.")
+@_attack_options
 @click.option(
     "--epsilon", metavar="SIZE,…", help="Size of the perturbation; of several, one is chosen.  [default: the space's]"
-)
-@_sized("--tau", "Gain that a hack exceeds, MOS.")
-@click.option(
-    "--panel",
-    metavar="NAME[=MARGIN],…",
-    default=DEFAULT_PANEL,
-    help="Measures that may witness a hack: estoi, si_sdr, pesq, wer, speaker_similarity, speech_bert_score_ENCODER, "
-    "or another predictor.",
 )
 @click.option(
     "--asr-model", metavar="DIR", help="Whisper model in CTranslate2's format, for wer.  [default: PocketSphinx]"
 )
 @click.option("--train", "train_paths", multiple=True, metavar="PATH", help="Training recordings, with --test.")
 @click.option("--test", "test_paths", multiple=True, metavar="PATH", help="Recordings that no attacker sees.")
-@click.option("--limit", type=int, metavar="N", help="Recordings used in all.  [default: every one]")
-@click.option("--seed", type=int, default=0, help="Of the split, the attackers and the random actions.")
 @_models
 @click.option(
     "--sample-rate",
@@ -273,27 +312,18 @@ def audit(paths, predictor, out, space, attacker, epsilon, options, **settings: 
     spaces, attackers = _listed("--space", space), _listed("--attacker", attacker)
     epsilons = [] if epsilon is None else [_size(size) for size in _listed("--epsilon", epsilon)]
     many = max(len(spaces), len(attackers), len(epsilons)) > 1 or "all" in (*spaces, *attackers) or "/" in attacker
-    by_attacker: dict[str, dict[str, Any]] = {}
-    for owner, name, value in options:
-        if owner is None and len(attackers) > 1:
-            raise ValueError(f"--option must say whose {name} is meant: --option {attackers[0]}.{name}=VALUE.")
-        by_attacker.setdefault(owner or attackers[0].rpartition("/")[2], {})[name] = value
+    by_attacker = _by_attacker(options, attackers)
     if not many and (others := by_attacker.keys() - set(attackers)):
         raise ValueError(f"--option: {others.pop()} has options, and is not among the attackers.")
     out = out or str(Path("runs", _folder_name(predictor)))
-    try:
-        with progress.display() as observe:
-            settings |= {"predictor": predictor, "out": out, "observe": observe}
-            if many:
-                settings |= {"spaces": spaces, "attackers": attackers, "epsilons": epsilons, "options": by_attacker}
-                summary = suites.suite(paths or None, **settings)
-            else:
-                settings |= {"space": spaces[0], "attacker": attackers[0], "epsilon": next(iter(epsilons), None)}
-                summary = auditing.audit(paths or None, options=by_attacker.get(attackers[0], {}), **settings)
-    except KeyboardInterrupt as error:
-        # A black box may still be at work in a thread, which an orderly end of the interpreter aborts noisily.
-        atexit.register(os._exit, _Stopped.exit_code)
-        raise _Stopped("Stopped; what was computed is kept: repeat the command with --resume.") from error
+    with _stoppable(), progress.display() as observe:
+        settings |= {"predictor": predictor, "out": out, "observe": observe}
+        if many:
+            settings |= {"spaces": spaces, "attackers": attackers, "epsilons": epsilons, "options": by_attacker}
+            summary = suites.suite(paths or None, **settings)
+        else:
+            settings |= {"space": spaces[0], "attacker": attackers[0], "epsilon": next(iter(epsilons), None)}
+            summary = auditing.audit(paths or None, options=by_attacker.get(attackers[0], {}), **settings)
     _print_summary(summary, out)
     unread = len(summary["inputs"]["unread"])
     unjudged = max(a["n_failed"] + a["n_undetermined"] for a in summary["lines" if many else "attackers"])
@@ -336,28 +366,87 @@ def transfer(given, predictors, attacked, models, out, resume, overwrite) -> Non
     paths = [path for path in given if path not in runs]
     if not runs:
         raise ValueError(f"{given[0]!r} holds no run ({run.RECORD}): name the folder of a finished audit first.")
-    try:
-        with progress.display() as observe:
-            lines = transferring.transfer(
-                runs,
-                paths,
-                predictors=predictors,
-                attacked=attacked,
-                models=models,
-                out=out,
-                resume=resume,
-                overwrite=overwrite,
-                observe=observe,
-            )
-    except KeyboardInterrupt as error:
-        atexit.register(os._exit, _Stopped.exit_code)
-        raise _Stopped("Stopped; what was computed is kept: repeat the command with --resume.") from error
+    with _stoppable(), progress.display() as observe:
+        lines = transferring.transfer(
+            runs,
+            paths,
+            predictors=predictors,
+            attacked=attacked,
+            models=models,
+            out=out,
+            resume=resume,
+            overwrite=overwrite,
+            observe=observe,
+        )
     console = _console()
     console.print(transferring.table(lines))
     warned = sum(line["warnings"] for line in lines if line["transferred"])
     if warned:
         console.print(f"{warned} warnings: see the report in each folder.", highlight=False, style="yellow")
     console.print(f"Table: {Path(out) / transferring.TABLE}", markup=False, highlight=False, soft_wrap=True)
+
+
+def _recipe(flag: str, text: str, **more: Any) -> Callable:
+    """An option of how a predictor is trained against pairs."""
+    return click.option(flag, default=getattr(Recipe, flag.removeprefix("--").replace("-", "_")), help=text, **more)
+
+
+@main.command(epilog="\b\nExample:\n  jaxhack patch recordings.csv --predictor nisqa --profile standard")
+@click.argument("paths", nargs=-1, metavar="[PATH]...", type=click.Path())
+@click.option("--predictor", metavar="NAME", default=DEFAULT_PREDICTOR, help="A name, or a patched one's folder.")
+@click.option("--space", metavar="KIND,…", default="latent", help="Spaces of the attacks.")
+@click.option("--codec", metavar="NAME,…", default=DEFAULT_CODEC, help="Chains, for every space that has one.")
+@click.option("--attacker", metavar="NAME,…", default="grpo", help="As of audit; waveform/pgd names its space too.")
+@_attack_options
+@_recipe("--source", "Where pairs come from: hacks that the panel witnessed; or unseen noise, pgd, random.")
+@_recipe("--rounds", "Rounds K of attack and fit.")
+@_recipe("--fit-steps", "Steps of AdamW in a round.")
+@_recipe("--fit-batch", "Unattacked clips in a step, and as many pairs.")
+@_recipe("--fit-seconds", "Longest cut of a clip or a pair, s.")
+@_recipe("--learning-rate", "Of AdamW.")
+@_recipe("--margin", "By which x̂ should score above y, MOS.")
+@_recipe("--weight", "Of the margin ranking loss, beside the regression.")
+@_recipe("--consistency", "Weight of a pair's squared difference.")
+@_recipe("--gradient-norm", "Weight of the score's gradient norm.")
+@_recipe("--prefer-input", "Rank x, not x̂, above y: the paper's ablation.", is_flag=True)
+@_recipe("--capacity", "Pairs that are kept.")
+@_models
+@click.option("--out", metavar="DIR", help="New folder.  [default: runs/PREDICTOR-patch]")
+@click.option("--resume", is_flag=True, help="Continue an interrupted run.")
+@click.option("--overwrite", is_flag=True, help="Replace the run in DIR.")
+def patch(paths, predictor, out, space, codec, attacker, options, models, resume, overwrite, **given: Any) -> None:
+    """Train a predictor against attacks on it, round by round; DIR/patched is a predictor's name from then on.
+
+    Recordings are split as by audit, and only the training half is used: audit DIR/patched with the same recordings
+    and seed, and its test half is new to it. Without ratings, the predictor's own scores of unattacked speech stand
+    for them.
+    """
+    from jaxhack.patch import loop
+
+    recipe = Recipe(**{field.name: given.pop(field.name) for field in fields(Recipe)})
+    attackers = _listed("--attacker", attacker)
+    out = out or str(Path("runs", f"{_folder_name(predictor)}-patch"))
+    with _stoppable(), progress.display() as observe:
+        summary = loop.patch(
+            paths or None,
+            predictor=predictor,
+            codecs=_listed("--codec", codec),
+            spaces=_listed("--space", space),
+            attackers=attackers,
+            options=_by_attacker(options, attackers),
+            models=models,
+            out=out,
+            recipe=recipe,
+            resume=resume,
+            overwrite=overwrite,
+            observe=observe,
+            **given,
+        )
+    console = _console()
+    console.print(loop.table(summary))
+    _print_warnings(console, summary["warnings"])
+    patched = Path(out) / loop.FOLDER
+    console.print(f"Predictor: {patched}", markup=False, highlight=False, soft_wrap=True)
 
 
 @main.command(epilog="\b\nExample:\n  jaxhack report runs/nisqa")

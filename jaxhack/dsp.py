@@ -121,6 +121,11 @@ def masked(wav: Array, length: Array | int) -> Array:
     return jnp.where(jnp.arange(wav.shape[0]) < length, wav, 0.0)
 
 
+def from_pcm16(wav: Array | np.ndarray) -> Array:
+    """16-bit samples ``[...] int16`` as a reader sees them: k / 32768."""
+    return jnp.asarray(wav, jnp.float32) / 32768
+
+
 @jax.custom_jvp
 def as_saved(wav: Array) -> Array:
     """What a waveform ``[...]`` is after it was saved as 16-bit PCM and read back.

@@ -23,6 +23,26 @@ BATCH = 4  # utterances attacked at once; the same everywhere, since parts are n
 Observer = Callable[[str, int, int, dict[str, Any]], None]
 
 
+class Loaded(NamedTuple):
+    """A batch in memory, filled up to :data:`BATCH` with empty waveforms, so that one program serves a length."""
+
+    wav: np.ndarray  # [BATCH, T] float32
+    length: np.ndarray  # [BATCH] int32, samples
+    keys: jax.Array  # [BATCH], by position in the test set: an utterance's attack depends on no other
+    clips: list[audio.Clip | str]  # what was read, or why it was not
+
+
+class Attacked(NamedTuple):
+    """A batch after the attack."""
+
+    rows: list[dict[str, Any]]  # of each utterance one per arm
+    loaded: Loaded
+    judged: Judged | None  # None: nothing in it could be read
+
+
+Keep = Callable[[int, Attacked], None]  # with the batch's number
+
+
 class Batch(NamedTuple):
     """Utterances of one padded length."""
 
@@ -31,37 +51,46 @@ class Batch(NamedTuple):
 
 
 def attack_test_set(
-    setup: Setup, weights: Weights, states: PyTree, test: Sequence[Utterance], folder: Path, observe: Observer
+    setup: Setup,
+    weights: Weights,
+    states: PyTree,
+    test: Sequence[Utterance],
+    folder: Path,
+    observe: Observer,
+    keep: Keep | None = None,
 ) -> None:
     """Attacks every test utterance and writes ``rows.parquet`` in input order.
 
     A batch's rows are written as a part of their own as soon as they are known; parts that are there already are
     kept, and so is ``rows.parquet``. An utterance that cannot be read keeps its rows, empty, with the reason.
+
+    Args:
+      setup: what attacks what.
+      weights: of all of it.
+      states: of the trained attackers.
+      test: the utterances.
+      folder: the run's.
+      observe: called after each batch.
+      keep: called with each batch's signals before its rows are stored, so that what it stores is never missing.
     """
     if (folder / "rows.parquet").exists():
         return
     parts = folder / "parts"
-    run, transcripts = jax.jit(partial(judge, setup)), Transcripts(folder / "transcripts.jsonl")
+    run = jax.jit(partial(judge, setup, signals_too=keep is not None))
+    transcripts = Transcripts(folder / "transcripts.jsonl")
     done, todo = 0, list(batches(test, setup.sample_rate))
     for number, batch in enumerate(todo):
         if not rows.has_part(parts, number, [utterance.id for _, utterance in batch.members]):
-            judged = _judge_batch(setup, partial(run, weights, states), transcripts, test_key(setup), batch)
-            rows.write_part(parts, number, judged)
+            made = _judge_batch(setup, partial(run, weights, states), transcripts, test_key(setup), batch)
+            if keep:
+                keep(number, made)
+            rows.write_part(parts, number, made.rows)
         done += len(batch.members)
         observe("attack", done, len(test), {})
     found = rows.merge(parts, len(todo))
     order = {u.id: i for i, u in enumerate(test)}
     rows.write(folder / "rows.parquet", sorted(found, key=lambda row: order[row["utterance"]]))
     rows.drop_parts(parts)
-
-
-class Loaded(NamedTuple):
-    """A batch in memory, filled up to :data:`BATCH` with empty waveforms, so that one program serves a length."""
-
-    wav: np.ndarray  # [BATCH, T] float32
-    length: np.ndarray  # [BATCH] int32, samples
-    keys: jax.Array  # [BATCH], by position in the test set: an utterance's attack depends on no other
-    clips: list[audio.Clip | str]  # what was read, or why it was not
 
 
 def load(batch: Batch, rate: int, key: jax.Array) -> Loaded:
@@ -110,7 +139,7 @@ class Heard(NamedTuple):
 
 def _judge_batch(
     setup: Setup, run: Callable[..., Judged], transcripts: Transcripts, key: jax.Array, batch: Batch
-) -> list[dict[str, Any]]:
+) -> Attacked:
     """Reads, attacks and judges one batch."""
     loaded = load(batch, setup.sample_rate, key)
     judged = None
@@ -127,7 +156,7 @@ def _judge_batch(
             if judged is not None and heard is not None:
                 measured, reason = _measured(judged, heard, a, b), _why(heard, a)
             made.append(_row(setup, space, utterance, arm, clip, measured, reason))
-    return made
+    return Attacked(made, loaded, judged)
 
 
 def on_host(

@@ -46,6 +46,50 @@ def mapped(fn: Callable, *, chunk: int | None = None) -> Callable:
     return batched
 
 
+def mean_gradients(fn: Callable) -> Callable:
+    """The mean of a function of weights and one example, and its gradient by the weights, over many examples.
+
+    Args:
+      fn: ``(params, example) -> []``.
+
+    Returns:
+      ``(params, examples [N]) -> ([], gradients like params)``. Gradients are summed as they are made, so that memory
+      does not grow with N on a CPU, nor beyond a chunk on an accelerator.
+    """
+
+    def run(params, examples):
+        size, devices = jax.tree.leaves(examples)[0].shape[0], jax.devices()
+        chunk = min(_chunk(None) or 1, size)
+        padded = math.ceil(size / (len(devices) * chunk)) * len(devices) * chunk
+        examples = jax.tree.map(lambda x: jnp.concatenate([x, _repeat(x[-1], padded - size)]), examples)
+        counted = jnp.arange(padded) < size
+
+        def values(params, part):
+            if chunk > 1:
+                return jax.vmap(fn, (None, 0))(params, part)
+            return fn(params, jax.tree.map(lambda x: x[0], part))[None]
+
+        def total(params, part, counted):
+            return jnp.sum(jnp.where(counted, values(params, part), 0.0))
+
+        def sums(params, examples, counted):
+            def add(so_far, part):
+                return jax.tree.map(jnp.add, so_far, jax.value_and_grad(total)(params, *part)), None
+
+            parts = jax.tree.map(lambda x: x.reshape(-1, chunk, *x.shape[1:]), (examples, counted))
+            none = (jnp.float32(0), jax.tree.map(jnp.zeros_like, params))
+            made, _ = jax.lax.scan(add, none, parts)
+            return made if len(devices) == 1 else jax.lax.psum(made, "batch")
+
+        if len(devices) > 1:
+            whole, split = PartitionSpec(), PartitionSpec("batch")
+            mesh = Mesh(np.array(devices), ("batch",))
+            sums = jax.shard_map(sums, mesh=mesh, in_specs=(whole, split, split), out_specs=whole, check_vma=False)
+        return jax.tree.map(lambda x: x / size, sums(params, examples, counted))
+
+    return run
+
+
 def _joining(jaxpr: Any, out: Any, chunk: int | None) -> Callable:
     """``(shared, args [N]) -> out [N]``, whose ``vmap`` joins N.
 

@@ -7,7 +7,7 @@ from typing import Any
 
 from jaxhack.settings import described, first_look, sizes, takes_long
 
-STAGES = {"measure": "measuring", "encode": "encoding", "train": "training", "attack": "attacking"}
+STAGES = {"measure": "measuring", "encode": "encoding", "train": "training", "attack": "attacking", "fit": "fitting"}
 
 
 @contextmanager
@@ -45,9 +45,9 @@ def display() -> Iterator[Callable[[str, int, int, dict[str, Any]], None]]:
 
 
 def _figures(metrics: dict[str, Any]) -> str:
-    """The newest step's means over attackers."""
-    if not metrics:
-        return ""
+    """The newest step's means over attackers, or of a fit its losses."""
+    if "reward" not in metrics:
+        return ", ".join(f"{name} {value:.3f}" for name, value in metrics.items())
     newest = {name: float(values[-1].mean()) for name, values in metrics.items()}
     spread = f" ± {newest['reward_sd']:.3f} in a group" if "reward_sd" in newest else ""
     return f"reward {newest['reward']:.3f}{spread}"

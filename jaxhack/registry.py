@@ -9,6 +9,7 @@ import inspect
 import os
 import re
 from collections.abc import Callable, Iterable
+from pathlib import Path
 from typing import Any, NamedTuple
 
 import jax.numpy as jnp
@@ -170,10 +171,11 @@ def predictor(
 
     Args:
       name: a name in the list, an ``.onnx`` file, ``package.module:function``, a Python function
-        (wav [T], float32) -> score, a predictor, which is returned; or made of what has a name, one in another:
-        ``min(nisqa,dnsmos-p808)`` and ``mean(…)``, see :func:`jaxhack.ensemble.ensemble`;
-        ``smoothed(nisqa,waveform=0.01,draws=31)`` or ``smoothed(nisqa,lyra=0.5)``, with `percentile` and `seed` too,
-        and ``denoised(nisqa,lyra)``, with ``quantised=true``, see :mod:`jaxhack.defences`.
+        (wav [T], float32) -> score, the folder of a patched predictor, a predictor, which is returned; or made of what
+        has a name, one in another: ``min(nisqa,dnsmos-p808)`` and ``mean(…)``, see
+        :func:`jaxhack.ensemble.ensemble`; ``smoothed(nisqa,waveform=0.01,draws=31)`` or ``smoothed(nisqa,lyra=0.5)``,
+        with `percentile` and `seed` too, and ``denoised(nisqa,lyra)``, with ``quantised=true``, see
+        :mod:`jaxhack.defences`.
       models: a folder of weight files, looked in first.
       sample_rate: Hz of the waveforms it will get; None takes the predictor's own (16000 for a black box).
       dtype: of the products' factors of a port in Flax, ``jnp.bfloat16``; sums stay float32. None: float32. How far
@@ -188,12 +190,23 @@ def predictor(
     name = name if callable(name) else os.fspath(name)
     if made := None if callable(name) else re.fullmatch(r"\s*(\w+)\((.*)\)\s*", name):
         return at_rate(_composed(made[1], _parts(str(name), made[2]), models, dtype), sample_rate)
+    if not callable(name) and name not in ENTRIES and (folder := Path(name)).is_dir():
+        return at_rate(_patched(folder, models, dtype), sample_rate)
     black_box = _black_box(name)
     if black_box is None:
         return at_rate(_make(str(name), "predictor", models, dtype), sample_rate)
     if dtype is not None:
         raise ValueError(_no_dtype(getattr(name, "__name__", name)))
     return _load(black_box)(name, sample_rate=sample_rate or BLACK_BOX_RATE)
+
+
+def _patched(folder: Path, models: str | os.PathLike[str] | None, dtype: Any) -> Predictor:
+    """The patched predictor in a folder."""
+    from jaxhack.patch import patched
+
+    if not (folder / patched.RECORD).exists():
+        raise ValueError(f"{str(folder)!r} is a folder without a patched predictor ({patched.RECORD}).")
+    return patched.load(folder, predictor(patched.read(folder)["parent"], models=models, dtype=dtype))
 
 
 def codec(name: str | Codec, *, models: str | os.PathLike[str] | None = None, dtype: Any = None) -> Codec:

@@ -17,7 +17,7 @@ PACKAGES = ("jaxhack", "jax", "jaxlib", "flax", "optax", "numpy", "onnxruntime")
 OWN = (
     *("rows.parquet", "summary.json", "table.csv", "report.html", "training.jsonl", "inputs.json"),
     *("transcripts.jsonl", "recordings.jsonl", "statistics.npz"),
-    *("parts", "checkpoints", "examples"),
+    *("parts", "checkpoints", "examples", "pairs", "rounds", "patched"),
     RECORD,  # last: a folder without it is nobody's run
 )
 NAMES = ("settings.profile", "demo")  # of a record: they say where its values came from, and change no row
@@ -132,8 +132,8 @@ def _parts(found: Path) -> list[str]:
 
 def _check_same(found: Path, record: Mapping[str, Any]) -> None:
     stored = read(found)["record"]
-    if ("legs" in stored) != ("legs" in record):
-        there, here = ("a suite of audits" if "legs" in of else "a single audit" for of in (stored, record))
+    there, here = _kind(stored), _kind(record)
+    if there != here:
         raise ValueError(f"{found.parent} holds {there}, and this is {here}: repeat its options or name another.")
     before, now = _flat(stored), _flat(record)
     changed = [
@@ -149,8 +149,24 @@ def _check_same(found: Path, record: Mapping[str, Any]) -> None:
         )
 
 
-AUDIT_KINDS = {"settings": dict, "predictor": dict, "space": dict, "panel": dict, "train": list, "test": list}
-SUITE_KINDS = {"predictor": str, "legs": dict, "left_out": dict, "validation": list}
+# What the record of a run holds, by what it is a run of.
+KINDS: dict[str, dict[str, type]] = {
+    "a suite of audits": {"predictor": str, "legs": dict, "left_out": dict, "validation": list},
+    "a patching": {"predictor": dict, "recipe": dict, "sources": dict, "train": list},
+    "a single audit": {
+        "settings": dict,
+        "predictor": dict,
+        "space": dict,
+        "panel": dict,
+        "train": list,
+        "test": list,
+    },
+}
+
+
+def _kind(record: Mapping[str, Any]) -> str:
+    marks = {"legs": "a suite of audits", "recipe": "a patching"}
+    return next((kind for mark, kind in marks.items() if mark in record), "a single audit")
 
 
 def _flat(record: Any, prefix: str = "") -> dict[str, Any]:
@@ -160,14 +176,14 @@ def _flat(record: Any, prefix: str = "") -> dict[str, Any]:
 
 
 def read(found: Path) -> dict[str, Any]:
-    """What the ``run.json`` of an audit or of a suite of audits holds: ``record`` and ``versions``.
+    """What the ``run.json`` of a run of any kind holds: ``record`` and ``versions``.
 
     Raises:
       ValueError: if it is damaged.
     """
     try:
         stored = json.loads(found.read_text(encoding="utf-8"))
-        kinds = SUITE_KINDS if "legs" in stored["record"] else AUDIT_KINDS
+        kinds = KINDS[_kind(stored["record"])]
         whole = all(isinstance(stored["record"][key], kind) for key, kind in kinds.items())
         if whole and isinstance(stored["versions"], dict):
             return stored

@@ -1,4 +1,4 @@
-"""An audit's settings, checked before anything is computed.
+"""The settings of audits and patches, checked before anything is computed.
 
 Nothing heavy is imported before it is needed: the command line's help reads this module.
 """
@@ -19,6 +19,43 @@ PROFILES: dict[str, dict[str, Any]] = {
     "standard": {"seeds": 3, "steps": 300, "batch": 4, "crop_seconds": 3.0},
     "paper": {},
 }
+
+BLIND = ("noise", "pgd", "random")  # sources of pairs that no detector looks at
+
+
+@dataclass(frozen=True)
+class Recipe:
+    """How a predictor is trained against pairs; every default is the paper's."""
+
+    source: str = "hacks"  # of the pairs: what the detector calls hacks, or one of BLIND
+    rounds: int = 3
+    fit_steps: int = 1500  # of each round
+    fit_batch: int = 8  # labelled clips of a step, and as many pairs
+    fit_seconds: float = 6.0  # the longest cut of a clip or a pair
+    learning_rate: float = 2e-5
+    margin: float = 0.5  # MOS
+    weight: float = 1.0  # of the margin ranking loss
+    consistency: float = 0.0  # weight of the squared difference of a pair's scores
+    gradient_norm: float = 0.0  # weight of the score's gradient norm
+    prefer_input: bool = False  # x ≻ y in place of x̂ ≻ y: the paper's ablation
+    capacity: int = 20_000  # pairs that the replay buffer holds
+
+    def __post_init__(self):
+        """Refuses what cannot be run."""
+        from jaxhack import registry
+
+        if self.source not in ("hacks", *BLIND):
+            raise ValueError(registry.unknown("source of pairs", self.source, ("hacks", *BLIND)))
+        for name in ("rounds", "fit_steps", "fit_batch", "capacity"):
+            if getattr(self, name) < 1:
+                raise ValueError(f"{name} must be at least 1, got {getattr(self, name)}.")
+        for name in ("fit_seconds", "learning_rate"):
+            if not 0 < getattr(self, name) < float("inf"):
+                raise ValueError(f"{name} must be a finite number above 0, got {getattr(self, name)}.")
+        for name in ("margin", "weight", "consistency", "gradient_norm"):
+            if not 0 <= getattr(self, name) < float("inf"):
+                raise ValueError(f"{name} must be a finite number ≥ 0, got {getattr(self, name)}.")
+
 
 MAX_SECONDS = 30.0  # of a longer utterance the beginning is attacked, so that memory stays bounded
 

@@ -68,7 +68,7 @@ def suite(
     """
     demo = paths is None and not (train_paths or test_paths)
     profile = profile or ("quick" if demo else "paper")
-    options, combined = dict(options or {}), _combinations(spaces, attackers)
+    options, combined = dict(options or {}), combinations(spaces, attackers)
     for name in _names("attacker", options, attacking.KINDS):
         if not any(name in kinds for kinds in combined.values()):
             raise ValueError(f"{name} has options, and is not among the attackers.")
@@ -125,7 +125,7 @@ def suite(
                 train_paths=train_paths,
                 test_paths=test_paths,
                 resume=folder.exists(),
-                observe=_numbered(observe, f"{number} of {len(left)}"),
+                observe=numbered(observe, f"{number} of {len(left)}"),
                 **asdict(leg.settings),
             )
         return report.make(out)
@@ -146,7 +146,7 @@ def _validation(test: Sequence[inputs.Utterance], seed: int) -> list[str]:
         ) from None
 
 
-def _numbered(observe: auditing.Observer, number: str) -> auditing.Observer:
+def numbered(observe: auditing.Observer, number: str) -> auditing.Observer:
     """Says of an audit that starts which of a suite's it is."""
 
     def told(stage: str, done: int, total: int, figures: dict[str, Any]) -> None:
@@ -155,7 +155,7 @@ def _numbered(observe: auditing.Observer, number: str) -> auditing.Observer:
     return told
 
 
-def _combinations(spaces: Iterable[str] | str, attackers: Iterable[str] | str) -> dict[str, list[str]]:
+def combinations(spaces: Iterable[str] | str, attackers: Iterable[str] | str) -> dict[str, list[str]]:
     """Space -> its attackers, each once; one that is named with a space works there, whatever `spaces` holds.
 
     Raises:

@@ -73,9 +73,9 @@ def train(
     ) as manager:
         done = manager.latest_step() or 0
         if done:
-            states = _restore(manager, done, states)
+            states = restore(manager, done, states)
         log = folder / "training.jsonl"
-        _keep_lines(log, done)
+        keep_lines(log, done)
         for first in range(done, steps, span):
             points = crops.take(_indices(seed, attackers, range(first, first + span), batch, crops.size))
             states, metrics = jax.device_get(advance(weights, states, jnp.int32(first), points))
@@ -106,7 +106,7 @@ def trained(
             raise ValueError(
                 f"{folder} holds attackers trained for {done} of {steps} steps: finish it with --resume."
             )
-        return _restore(manager, done, states)
+        return restore(manager, done, states)
 
 
 def _keys(seed: int, attackers: int) -> tuple[Array, Array]:
@@ -120,7 +120,12 @@ def _initial(build: Callable[[PyTree], Attacker], weights: PyTree, keys: Array) 
     return jax.device_get(jax.jit(lambda w, k: jax.vmap(build(w).init)(k))(weights, keys))
 
 
-def _restore(manager: ocp.CheckpointManager, step: int, states: PyTree) -> PyTree:
+def restore(manager: ocp.CheckpointManager, step: int, states: PyTree) -> PyTree:
+    """What was saved at `step`, shaped like `states`.
+
+    Raises:
+      ValueError: the checkpoint is damaged.
+    """
     try:
         return manager.restore(step, args=ocp.args.StandardRestore(states))
     except Exception as error:  # a damaged file shows in many ways
@@ -143,7 +148,7 @@ def _jsonable(metrics: dict[str, np.ndarray], i: int) -> dict[str, list[float | 
     return {k: [round(float(x), 6) if np.isfinite(x) else None for x in v[i]] for k, v in metrics.items()}
 
 
-def _keep_lines(log: Path, count: int) -> None:
+def keep_lines(log: Path, count: int) -> None:
     """Drops what was logged after the last checkpoint."""
     lines = log.read_text().splitlines(keepends=True)[:count] if log.exists() else []
     log.write_text("".join(lines))

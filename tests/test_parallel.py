@@ -3,6 +3,7 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
+from jaxhack import parallel
 from jaxhack.parallel import mapped
 
 WEIGHT = np.random.default_rng(0).normal(size=(16, 16)).astype(np.float32)
@@ -83,3 +84,19 @@ def test_as_many_functions_as_batch_members():
     weights = jnp.stack([WEIGHT, 2 * WEIGHT])
     out = jax.jit(jax.vmap(lambda w: mapped(lambda a, b: w @ a + b)(x, y)))(weights)
     np.testing.assert_allclose(out[1], 2 * x @ WEIGHT.T + y[:, None], rtol=1e-4, atol=1e-4)
+
+
+@pytest.mark.parametrize("n", [1, 5, 8, 13])
+@pytest.mark.parametrize("chunk", [1, 2])
+def test_mean_gradients_are_those_of_the_mean(n, chunk, monkeypatch):
+    monkeypatch.setattr(parallel, "_chunk", lambda given: chunk)
+    x, y = batch(n)
+
+    def loss(params, example):
+        return jnp.sum(jnp.tanh(params["w"] @ example[0])) * example[1] + params["b"]
+
+    params = {"w": jnp.asarray(WEIGHT), "b": jnp.float32(2)}
+    value, slopes = jax.jit(parallel.mean_gradients(loss))(params, (x, y))
+    want, wanted = jax.value_and_grad(lambda p: jnp.mean(jax.vmap(loss, (None, 0))(p, (x, y))))(params)
+    np.testing.assert_allclose(value, want, rtol=1e-5)
+    jax.tree.map(lambda a, b: np.testing.assert_allclose(a, b, rtol=1e-4, atol=1e-5), slopes, wanted)

@@ -84,12 +84,12 @@ def test_every_combination_and_what_is_left_out(clips, tmp_path):
 
 def test_an_attacker_of_one_space_alone(clips, tmp_path):
     """Named with its space it works there alone, whatever the spaces of the others are."""
-    made = suites._combinations(["latent", "waveform"], ["grpo", "waveform/pgd", "waveform/grpo"])
+    made = suites.combinations(["latent", "waveform"], ["grpo", "waveform/pgd", "waveform/grpo"])
     assert made == {"latent": ["grpo"], "waveform": ["grpo", "pgd"]}
-    assert suites._combinations(["latent"], ["waveform/pgd"]) == {"waveform": ["pgd"]}
-    assert suites._combinations(["latent"], ["grpo", "waveform/pgd"]) == {"latent": ["grpo"], "waveform": ["pgd"]}
-    assert suites._combinations("latent", "waveform/all")["waveform"] == list(attackers.KINDS)
-    assert suites._combinations(["all"], "all") == {space: list(attackers.KINDS) for space in spaces.KINDS}
+    assert suites.combinations(["latent"], ["waveform/pgd"]) == {"waveform": ["pgd"]}
+    assert suites.combinations(["latent"], ["grpo", "waveform/pgd"]) == {"latent": ["grpo"], "waveform": ["pgd"]}
+    assert suites.combinations("latent", "waveform/all")["waveform"] == list(attackers.KINDS)
+    assert suites.combinations(["all"], "all") == {space: list(attackers.KINDS) for space in spaces.KINDS}
     for where, which, message in (
         ([], [], "at least one attacker"),
         (["latent"], ["wavefrom/pgd"], "did you mean waveform"),

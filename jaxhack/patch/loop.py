@@ -1,0 +1,309 @@
+"""The closed loop: attack a predictor, keep what the panel calls hacks, train against them, attack again."""
+
+import os
+import tempfile
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import asdict
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import jax
+import numpy as np
+from rich.table import Table
+
+from jaxhack import audio, auditing, crops, inputs, registry, run, suites
+from jaxhack.attack import Setup, refusal
+from jaxhack.measures.panel import rules
+from jaxhack.patch import losses, pairs, patched, replay
+from jaxhack.patch.clips import Clips, store
+from jaxhack.patch.fitting import Term, adamw, fit
+from jaxhack.patch.regression import mean_squared_error, needs_weights
+from jaxhack.report import page
+from jaxhack.report.terminal import bare_table
+from jaxhack.scoring import score_waveforms
+from jaxhack.settings import DEFAULT_CODEC, DEFAULT_PANEL, DEFAULT_PREDICTOR, Recipe, Settings
+from jaxhack.spaces import KINDS
+from jaxhack.types import Codec, Measure, Predictor
+
+FOLDER = "patched"
+
+
+class Source(NamedTuple):
+    """Where pairs of a round come from."""
+
+    name: str  # "latent-lyra/grpo", "noise"
+    settings: Settings
+    codec: Codec | None
+
+
+def patch(
+    paths: Sequence[str | Path] | None = None,
+    *,
+    predictor: str | os.PathLike[str] | Predictor = DEFAULT_PREDICTOR,
+    codecs: Sequence[str | Codec] = (DEFAULT_CODEC,),
+    spaces: Sequence[str] | str = "latent",
+    attackers: Sequence[str] | str = "grpo",
+    options: Mapping[str, Mapping[str, Any]] | None = None,
+    panel: str | Sequence[str | Measure] = DEFAULT_PANEL,
+    models: str | os.PathLike[str] | None = None,
+    out: str | Path,
+    recipe: Recipe | None = None,
+    rated: Sequence[tuple[inputs.Utterance, float]] = (),
+    resume: bool = False,
+    overwrite: bool = False,
+    observe: auditing.Observer = lambda *_: None,
+    profile: str | None = None,
+    **settings: Any,
+) -> dict[str, Any]:
+    """Trains a predictor against attacks on it, round by round; leaves it in ``out/patched``.
+
+    A round trains fresh attackers on the training half of the recordings, lets them attack that half, keeps what the
+    detector calls a hack in a replay buffer with those of earlier rounds, and fits the predictor to rank x̂ above y
+    beside saying what it should say of unattacked speech. The test half, of other speakers, is not touched: an audit
+    with the same recordings and seed attacks that half.
+
+    Args:
+      paths: recordings, split by speaker as of :func:`jaxhack.audit`; None is the demo speech.
+      predictor: by its name or folder; it must have gradients.
+      codecs: the chains of spaces that have one; each such space is taken with every one.
+      spaces: kinds of space.
+      attackers: kinds of attacker, as of :func:`jaxhack.suite`: "grpo", "waveform/pgd".
+      options: attacker -> its options.
+      panel: the witnesses.
+      models: a folder of weight files, looked in first.
+      out: the run's folder.
+      recipe: how pairs are found and trained on; None: as in the paper.
+      rated: recordings of the training half with people's ratings (MOS); none: the predictor's own scores of the
+        unattacked training recordings, before it was patched, stand for them (self-distillation).
+      resume: continue an interrupted run; its result is that of an unbroken one.
+      overwrite: replace the run found in `out`.
+      observe: as of :func:`jaxhack.audit`.
+      profile: sizes of the attackers' training.
+      **settings: of the attackers, in place of the profile's.
+
+    Returns:
+      The summary, as in ``summary.json``: ``name`` of the patched predictor, ``rounds``: for each the attack success
+      rates of its attackers on the training half (`in_loop`), pairs found, and the squared distance of the patched
+      predictor's scores of unattacked clips from what they should be (`distance`).
+
+    Raises:
+      ValueError: a black box, settings out of range, or spaces and attackers that do not go together.
+
+    Source: *How Hackable Is Your Speech Quality Metric?*, section III.
+    """
+    demo, recipe = paths is None, recipe or Recipe()
+    profile = profile or ("quick" if demo else "paper")
+    parent = registry.predictor(predictor, models=models)
+    needs_weights(parent)
+    sources = _sources(recipe, codecs, spaces, attackers, options or {}, profile, settings, models)
+    training, _, warnings = auditing.choose([inputs.DEMO] if demo else paths or (), (), (), sources[0].settings)
+
+    def set_up(source: Source, target: Predictor, number: int) -> Setup:
+        again = Settings(**asdict(source.settings) | {"seed": source.settings.seed + number - 1})
+        chain = source.codec or DEFAULT_CODEC
+        loaded = auditing.load(target, chain, source.settings.space, panel=panel, models=models)
+        return auditing.set_up(*loaded, again, len(training))._replace(best_of=False)
+
+    first = [set_up(source, parent, 1) for source in sources]
+    if reason := next(filter(None, map(refusal, first)), None):
+        raise ValueError(reason)
+    start = registry.at_rate(parent, max(s.sample_rate for s in first) if parent.at_rate else None)
+    samples = round(recipe.fit_seconds * start.sample_rate)
+    if samples < start.min_samples:
+        shortest = start.min_samples / start.sample_rate
+        raise ValueError(f"fit_seconds must be at least {shortest:g}, got {recipe.fit_seconds:g}.")
+    record = {
+        "predictor": auditing.described(start),
+        "recipe": asdict(recipe),
+        "sources": {source.name: asdict(source.settings) for source in sources},
+        "panel": {name: rule._asdict() for name, rule in rules(first[0].panel).items()},
+        "labels": "people" if rated else "self-distillation",
+        "recordings": inputs.fingerprint([*training, *(utterance for utterance, _ in rated)]),
+        "train": [utterance.id for utterance in training],
+    }
+    out = Path(out)
+    with run.alone(out), tempfile.TemporaryDirectory(prefix="jaxhack-") as cache:
+        run.open_run(out, record, resume=resume, overwrite=overwrite)
+        clips = _clips(start, training, rated, samples, Path(cache) / "clips.bin")
+        current, rounds, ring = parent, [], replay.empty(recipe.capacity, samples)
+        for number in range(1, recipe.rounds + 1):
+            folder, found = out / "rounds" / str(number), {}
+            told = suites.numbered(observe, f"round {number} of {recipe.rounds}")
+            for source in sources:
+                setup, place = set_up(source, current, number), folder / source.name
+                cut = pairs.Cut(setup.sample_rate, start.sample_rate, samples)
+                found[source.name] = _collect(recipe, setup, training, place, cut, told)
+                for batch in pairs.read(place):
+                    ring = push(ring, batch, np.ones(len(batch.length), bool))
+            lineage = {"record": record, "round": number, "pairs": int(ring.pushed)}
+            current = _fit(recipe, start, current, parent, clips, ring, folder, lineage, told)
+            held = {"round": number, "in_loop": found, "pairs": int(replay.size(ring))}
+            rounds.append(held | {"distance": _distance(start, current, clips)})
+        final = patched.save(out / FOLDER, current, parent, patched.read(folder / FOLDER)["lineage"])
+        summary = {"name": final.name, "labels": record["labels"], "warnings": warnings, "rounds": rounds}
+        run.write_json(out / "summary.json", summary)
+    return summary
+
+
+def table(summary: Mapping[str, Any]) -> Table:
+    """What a run's ``summary.json`` says, round by round, for a terminal of 80 columns."""
+    made = bare_table(
+        "hacked: of the worst and, as their mean, of all fresh attackers of the round, on the recordings it learns "
+        "from, before it learns; pairs: held after it; distance: mean squared error of the scores of unattacked "
+        f"recordings after it, against {'ratings' if summary['labels'] == 'people' else 'those before the first'}."
+    )
+    made.add_column("round", justify="right")
+    made.add_column("attack", overflow="fold")
+    for head in ("hacked", "mean", "offset", "pairs", "distance"):
+        made.add_column(head, justify="right", no_wrap=True)
+    for entry in summary["rounds"]:
+        after = f"{entry['pairs']}", f"{entry['distance']:.4f}"
+        for i, (name, found) in enumerate(entry["in_loop"].items()):
+            rates = (found.get(key) for key in ("worst_attack_success_rate", "mean_attack_success_rate", "offset"))
+            figures = [page.number(rate, form) for rate, form in zip(rates, (".3f", ".3f", "+.2f"), strict=True)]
+            made.add_row("" if i else str(entry["round"]), name, *figures, *(("", "") if i else after))
+    return made
+
+
+push = jax.jit(replay.push)
+
+
+def _sources(
+    recipe: Recipe,
+    codecs: Sequence[str | Codec],
+    kinds: Sequence[str] | str,
+    attackers: Sequence[str] | str,
+    options: Mapping[str, Mapping[str, Any]],
+    profile: str,
+    settings: Mapping[str, Any],
+    models: str | os.PathLike[str] | None,
+) -> list[Source]:
+    """Every attack of a round."""
+    if recipe.source == "noise":
+        settings = {**settings, "epsilon": 10 ** (-pairs.SNR[0] / 20)}
+        combined = {"noise": ["square"]}  # an attacker that is never asked
+    elif recipe.source == "pgd":
+        combined, options = {"waveform": ["pgd"]}, {"pgd": {"steps": 5}, **options}
+    else:
+        combined = suites.combinations(kinds, attackers)
+        if recipe.source == "random":
+            combined = {space: ["square"] for space in combined}  # the same
+    chains = [registry.codec(codec, models=models) for codec in codecs] if codecs else []
+    made = []
+    for space, names in combined.items():
+        for chain in chains if KINDS[space].chain else [None]:
+            for name in names:
+                given = {"space": space, "attacker": name, "options": dict(options.get(name, {})), **settings}
+                label = "-".join([space, *([chain.name] if chain else [])])
+                made.append(Source(f"{label}/{name}", Settings.of(profile, **given), chain))
+    if not made:
+        raise ValueError("Name at least one space, and a codec for a space that has one.")
+    return made
+
+
+def _clips(
+    start: Predictor,
+    training: Sequence[inputs.Utterance],
+    rated: Sequence[tuple[inputs.Utterance, float]],
+    samples: int,
+    file: Path,
+) -> Clips:
+    """What the predictor should go on saying: of rated recordings what people said, else of windows what it says."""
+
+    def read(wanted: Sequence[inputs.Utterance]) -> Iterator[tuple[int, np.ndarray]]:
+        for i, utterance in enumerate(wanted):
+            try:
+                wav = audio.read(utterance.path, sample_rate=start.sample_rate).wav
+            except audio.AudioError:  # the attack says so
+                continue
+            if len(wav) >= start.min_samples and wav.any():
+                yield i, wav
+
+    if rated:
+        return store(((wav, rated[i][1]) for i, wav in read([u for u, _ in rated])), file)
+    windows = [
+        cut for _, wav in read(training) for cut in crops.windows(audio.pcm16(wav) / np.float32(32768), samples)
+    ]
+    scores = [row["score"] for row in score_waveforms(start, (("", cut) for cut in windows))]
+    return store(((cut, score) for cut, score in zip(windows, scores, strict=True) if score is not None), file)
+
+
+def _collect(
+    recipe: Recipe,
+    setup: Setup,
+    training: Sequence[inputs.Utterance],
+    folder: Path,
+    cut: pairs.Cut,
+    observe: auditing.Observer,
+) -> dict[str, Any]:
+    """One attack of one round; its pairs lie in its folder."""
+    if recipe.source == "hacks":
+        summary = auditing.carry_out(
+            setup,
+            training,
+            training,
+            folder,
+            resume=folder.exists(),
+            observe=observe,
+            keep=pairs.hacks(setup, folder, cut, prefer_input=recipe.prefer_input),
+            listening=False,
+        )
+        kept = ("worst_attack_success_rate", "mean_attack_success_rate", "offset")
+        return {name: summary[name] for name in kept}
+    folder.mkdir(parents=True, exist_ok=True)
+    weights = auditing.measure(setup, training, folder, observe)
+    perturb = {"noise": pairs.noise, "pgd": pairs.act, "random": pairs.random}[recipe.source]
+    pairs.blind(setup, weights, perturb, training, folder, cut, draws=setup.settings.seeds)
+    return {}
+
+
+def _fit(
+    recipe: Recipe,
+    start: Predictor,
+    current: Predictor,
+    parent: Predictor,
+    clips: Clips,
+    ring: replay.Replay,
+    folder: Path,
+    lineage: Mapping[str, Any],
+    observe: auditing.Observer,
+) -> Predictor:
+    """The predictor after a round; as it was where there is nothing to rank."""
+    if (folder / FOLDER / patched.RECORD).exists():
+        return patched.load(folder / FOLDER, parent)
+    params = current.params
+    if int(ring.pushed):
+        rate = start.sample_rate
+        terms = [
+            Term("regression", losses.regression(start, rate)),
+            Term("ranking", losses.ranking(start, rate, recipe.margin), recipe.weight),
+            Term("consistency", losses.consistency(start, rate), recipe.consistency),
+            Term("gradient_norm", losses.gradient_norm(start, rate), recipe.gradient_norm),
+        ]
+        key = jax.random.key(lineage["round"])
+        samples = ring.pairs.preferred.shape[1]
+
+        def batches(step: int) -> dict[str, Any]:
+            labelled = clips.take(step, batch=recipe.fit_batch, samples=samples, seed=lineage["round"])
+            drawn = sample(ring, jax.random.fold_in(key, step), recipe.fit_batch)
+            return {"regression": labelled, "gradient_norm": labelled, "ranking": drawn, "consistency": drawn}
+
+        params = fit(
+            params,
+            [term for term in terms if term.weight],
+            batches,
+            adamw(params, recipe.learning_rate),
+            steps=recipe.fit_steps,
+            folder=folder / "fit",
+            observe=lambda done, figures: observe("fit", done, recipe.fit_steps, figures),
+        )
+    return patched.save(folder / FOLDER, current._replace(params=params), parent, lineage)
+
+
+sample = jax.jit(replay.sample, static_argnums=2)
+
+
+def _distance(start: Predictor, current: Predictor, clips: Clips) -> float:
+    """Mean squared error of the patched scores of whole clips against what they should be."""
+    waveforms = [(clips.waveform(i), float(target)) for i, target in enumerate(clips.target)]
+    return mean_squared_error(start, current.params, waveforms)

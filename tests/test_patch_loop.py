@@ -1,0 +1,172 @@
+"""The closed loop on a toy codec and a toy predictor: it hardens, resumes, and refuses."""
+
+import json
+from functools import partial
+
+import numpy as np
+import pytest
+import toys
+from click.testing import CliRunner
+
+import jaxhack as jh
+from jaxhack import audio, inputs, registry, rows
+from jaxhack.cli import main
+from jaxhack.patch import Recipe, pairs, patch, patched
+from jaxhack.settings import BLIND
+
+pytestmark = [
+    pytest.mark.standard_promotion,
+    pytest.mark.quick_compilation,
+    pytest.mark.usefixtures("one_device", "listed"),
+]
+
+RECIPE = {"rounds": 2, "fit_steps": 30, "fit_batch": 4, "fit_seconds": 1.0, "learning_rate": 0.02, "weight": 5.0}
+SETTINGS = {"seeds": 1, "profile": "quick", "codecs": [toys.codec()]}
+PGD = {"attackers": "pgd", "options": {"pgd": {"steps": 3}}}
+
+
+@pytest.fixture(scope="module")
+def listed():
+    with pytest.MonkeyPatch.context() as monkeypatch:
+        monkeypatch.setitem(
+            registry.ENTRIES, "toy", registry.Entry("predictor", "toys:listed", "toys:NO_WEIGHTS", "")
+        )
+        yield
+
+
+@pytest.fixture(scope="module")
+def clips(tmp_path_factory):
+    folder = tmp_path_factory.mktemp("clips")
+    lines = ["file,speaker"]
+    for i, speaker in enumerate("aabbccdd"):
+        audio.write(folder / f"{speaker}{i}.wav", toys.speechlike(0.9, i), toys.RATE)
+        lines.append(f"{speaker}{i}.wav,{speaker}")
+    (folder / "list.csv").write_text("\n".join(lines))
+    return folder / "list.csv"
+
+
+run = partial(patch, predictor="toy", **SETTINGS)
+
+
+@pytest.fixture(scope="module")
+def done(clips, tmp_path_factory):
+    out = tmp_path_factory.mktemp("run") / "out"
+    return out, run([clips], out=out, recipe=Recipe(**RECIPE), **PGD)
+
+
+def test_it_hardens_and_says_so(done, clips):
+    out, summary = done
+    assert summary == json.loads((out / "summary.json").read_text())
+    first = summary["rounds"][0]["in_loop"]["latent-toy/pgd"]
+    assert first["worst_attack_success_rate"] == 1.0
+    stored = [rows.read(out / "rounds" / n / "latent-toy" / "pgd" / "rows.parquet") for n in "12"]
+    gains = [np.mean([r["gain"] for r in found if not r["baseline"]]) for found in stored]
+    assert gains[1] < 0.5 * gains[0]
+    hacked = sum(r["verdict"] == "hack" and not r["baseline"] for r in stored[0])
+    assert summary["rounds"][0]["pairs"] == hacked > 0
+    final = jh.predictor(out / "patched")
+    assert final.name == summary["name"] and final.params.shape == toys.predictor().params.shape
+    lineage = patched.read(out / "patched")["lineage"]
+    assert lineage["round"] == 2 and lineage["record"]["recipe"]["margin"] == 0.5
+
+
+def test_pairs_are_the_signals_of_the_rows(done):
+    """The round trip and the attacked signal, as they were scored."""
+    out, _ = done
+    folder = out / "rounds" / "1" / "latent-toy" / "pgd"
+    (held,) = pairs.read(folder)
+    hacks = [r for r in rows.read(folder / "rows.parquet") if r["verdict"] == "hack" and not r["baseline"]]
+    predictor, rate = jh.predictor("toy"), toys.RATE
+    assert held.length.tolist() == [round(0.9 * rate)] * len(hacks)  # whole: this codec's frames cannot be cut apart
+    for preferred, rejected in zip(held.preferred, held.rejected, strict=True):
+        scores = [
+            float(predictor.score(predictor.params, (w / np.float32(32768)), np.int32(len(w))))
+            for w in (preferred, rejected)
+        ]
+        assert scores[1] - scores[0] > 0.3
+
+
+def test_an_interrupted_loop_ends_as_an_unbroken_one(done, clips, tmp_path):
+    out, summary = done
+    seen = []
+
+    def stop_at(when):
+        def observe(stage, count, total, figures):
+            seen.append((stage, count))
+            if len(seen) == when:
+                raise KeyboardInterrupt
+
+        return observe
+
+    broken = tmp_path / "broken"
+    for when in (3, 4, 6):  # after the first attack, in its fit, in the next round
+        seen.clear()
+        with pytest.raises(KeyboardInterrupt):
+            run([clips], out=broken, recipe=Recipe(**RECIPE), resume=broken.exists(), observe=stop_at(when), **PGD)
+    assert run([clips], out=broken, recipe=Recipe(**RECIPE), resume=True, **PGD) == summary
+    for name in ("rounds/2/latent-toy/pgd/rows.parquet", "patched/params.npz"):
+        assert (broken / name).read_bytes() == (out / name).read_bytes()
+
+
+@pytest.mark.parametrize("source", BLIND)
+def test_pairs_that_no_detector_saw(source, clips, tmp_path):
+    recipe = Recipe(**RECIPE | {"rounds": 1, "fit_steps": 2, "source": source})
+    summary = run([clips], out=tmp_path / "out", recipe=recipe, **{**SETTINGS, "seeds": 3})
+    (folder,) = {path.parent for path in (tmp_path / "out" / "rounds" / "1").rglob("pairs")}
+    held = list(pairs.read(folder))
+    lengths = np.concatenate([h.length for h in held])
+    assert summary["rounds"][0]["pairs"] == len(lengths) == 3 * 4  # draws × training recordings
+    x, y = (np.concatenate([getattr(h, side) for h in held]).astype(np.float64) for side in ("preferred", "rejected"))
+    if source == "noise":
+        snr = 10 * np.log10(np.sum(x**2, 1) / np.sum((y - x) ** 2, 1))
+        assert np.all((snr > 4) & (snr < 31)) and np.ptp(snr) > 5
+    elif source == "pgd":
+        assert np.abs(y - x).max() <= 0.002 * 32768 + 1
+    assert np.all(np.any(x != y, 1))
+    assert len({row.tobytes() for row in y}) == len(y), "draws repeat"
+
+
+def test_ratings_of_people_take_the_place_of_the_predictors_own(clips, tmp_path):
+    found = inputs.collect([clips])[:4]
+    recipe = Recipe(**RECIPE | {"rounds": 1, "fit_steps": 1, "source": "noise"})
+    summary = run([clips], out=tmp_path / "out", recipe=recipe, rated=[(u, 2.5) for u in found])
+    assert summary["labels"] == "people" and summary["rounds"][0]["distance"] > 0
+
+
+@pytest.mark.parametrize(
+    ("changes", "message"),
+    [
+        ({"predictor": toys.predictor(differentiable=False)}, "toy is a black box: it has no weights"),
+        ({"recipe": {"source": "hack"}}, "Unknown source of pairs 'hack'; did you mean hacks"),
+        ({"recipe": {"rounds": 0}}, "rounds must be at least 1"),
+        ({"recipe": {"margin": float("nan")}}, "margin must be a finite number"),
+        ({"recipe": {"fit_seconds": 1e-5}}, "fit_seconds must be at least"),
+        ({"codecs": []}, "a codec for a space that has one"),
+        ({"spaces": "codes"}, "pgd"),
+    ],
+)
+def test_faults_are_found_before_anything_is_computed(clips, tmp_path, changes, message):
+    with pytest.raises(ValueError, match=message):
+        made = Recipe(**changes.pop("recipe")) if "recipe" in changes else Recipe()
+        run([clips], out=tmp_path / "out", recipe=made, **PGD | changes)
+    assert not (tmp_path / "out" / "run.json").exists()
+
+
+def test_the_command(clips, monkeypatch):
+    calls, entry = [], {"worst_attack_success_rate": 0.75, "mean_attack_success_rate": 0.5, "offset": 0.125}
+    found = {"in_loop": {"latent-lyra/grpo": entry, "waveform/pgd": entry}, "distance": 0.01}
+    rounds = [found | {"round": k, "pairs": 10 * k} for k in (1, 2)]
+    summary = {"name": "n", "labels": "self-distillation", "warnings": ["Mind this."], "rounds": rounds}
+    monkeypatch.setattr("jaxhack.patch.loop.patch", lambda *args, **more: calls.append((args, more)) or summary)
+    flags = "--predictor nisqa --codec lyra,mini --attacker grpo,waveform/pgd --option pgd.steps=10 --margin 0.25"
+    flags += " --rounds 2 --prefer-input --seeds 1 --out o"
+    result = CliRunner().invoke(main, ["patch", str(clips), *flags.split()])
+    assert result.exit_code == 0, result.output
+    ((paths,), given) = calls[0]
+    assert paths == (str(clips),) and given["recipe"] == Recipe(rounds=2, margin=0.25, prefer_input=True)
+    assert given["codecs"] == ["lyra", "mini"] and given["attackers"] == ["grpo", "waveform/pgd"]
+    assert given["options"] == {"pgd": {"steps": 10}} and given["seeds"] == 1 and given["steps"] is None
+    printed = [" ".join(line.split()) for line in result.stdout.splitlines()]
+    assert "1 latent-lyra/grpo 0.750 0.500 +0.12 10 0.0100" in printed and "waveform/pgd 0.750 0.500 +0.12" in printed
+    assert max(map(len, result.stdout.splitlines())) <= 80 and "Mind this." in result.output
+    assert "Predictor: o/patched" in result.stdout
