@@ -12,6 +12,7 @@ _MODULES = (
 )
 _FUNCTIONS = {
     **{
+        "agree": "agreement",
         "audit": "auditing",
         "probe": "probing",
         "suite": "suites",

@@ -1,0 +1,5 @@
+"""Rated speech."""
+
+from jaxhack.data.rated import Embedded, Rated
+
+__all__ = ["Embedded", "Rated"]
