@@ -7,7 +7,19 @@ import importlib
 from typing import Any
 
 _MODULES = (
-    *("attackers", "audio", "checks", "detect", "dsp", "inputs", "measures", "objective", "parallel", "registry"),
+    *(
+        "agreement",
+        "attackers",
+        "audio",
+        "checks",
+        "detect",
+        "dsp",
+        "inputs",
+        "measures",
+        "objective",
+        "parallel",
+        "registry",
+    ),
     *("report", "rows", "scoring", "spaces", "stats", "types", "weights"),
 )
 _FUNCTIONS = {

@@ -10,6 +10,7 @@ from typing import Any
 
 import numpy as np
 from rich.table import Table
+from rich.text import Text
 
 from jaxhack import inputs, registry, run
 from jaxhack.data import Rated
@@ -234,16 +235,16 @@ def write(folder: str | Path, summary: Mapping[str, Any], table: Sequence[Mappin
 
 def table(summary: Mapping[str, Any]) -> Table:
     """Both levels for a terminal of 80 columns: each statistic with its interval below it."""
-    drawn = {level: f"{summary[level]['units']} {summary[level]['drawn']}" for level in LEVELS}
-    said = " and ".join(dict.fromkeys(drawn[level] for level in LEVELS if summary[level]["n"]))
+    levels = [level for level in LEVELS if summary[level]["n"] or level == "utterance"]
+    drawn = dict.fromkeys(f"{summary[level]['units']} {summary[level]['drawn']}" for level in levels)
     made = bare_table(
         f"below each number its {100 * summary['level']:g} % interval, from {summary['resamples']} resamples of "
-        f"{said}; differences are on the same resamples. MSE is of raw scores."
+        f"{' and '.join(drawn)}; differences are on the same resamples. MSE is of raw scores."
     )
     made.add_column("", overflow="fold", min_width=20)
     for head in HEADS.values():
         made.add_column(head, justify="right", no_wrap=True)
-    for level in LEVELS:
+    for level in levels:
         found = summary[level]
         if made.row_count:
             made.add_row()
@@ -252,7 +253,7 @@ def table(summary: Mapping[str, Any]) -> Table:
             _add(made, name, entry, "")
         first = next(iter(found["predictors"]))
         for name, entry in found["differences"].items():
-            _add(made, f"{name} − {first}", entry, "+")
+            _add(made, f"{name}\n− {first}", entry, "+")
     return made
 
 
@@ -260,9 +261,12 @@ _UNRATED: Row = {"score": None, "status": "unrated", "reason": ""}
 
 
 def _add(made: Table, name: str, entry: Mapping[str, Any], sign: str) -> None:
-    made.add_row(name, *(page.number(entry[key]["value"], f"{sign}.3f") for key in HEADS))
-    bounds = [[page.number(bound, f"{sign}.2f") for bound in entry[key]["interval"]] for key in HEADS]
-    made.add_row("", *("–" if low == high == "–" else f"{low}, {high}" for low, high in bounds), style="dim")
+    cells = []
+    for key in HEADS:
+        low, high = (page.number(bound, f"{sign}.2f") for bound in entry[key]["interval"])
+        between = low if low == high == "–" else f"{low}, {high}"
+        cells.append(Text.assemble(page.number(entry[key]["value"], f"{sign}.3f"), "\n", (between, "dim")))
+    made.add_row(Text(name), *cells)
 
 
 def _level(
@@ -315,14 +319,18 @@ def _warnings(summary: Mapping[str, Any]) -> list[str]:
             for name, entry in found["predictors"].items()
             if any(entry[key]["value"] is None or np.isnan(entry[key]["value"]) for key in ("srcc", "lcc", "ktau"))
         ]
-        if 0 < found["n"] < statistics.FEWEST:
-            made.append(f"{found['n']} {level}(s) are too few: a correlation needs {statistics.FEWEST}.")
-        elif found["n"] and undefined:
+        if not found["n"]:
+            continue
+        if found["n"] < statistics.FEWEST:
+            made.append(f"By {level} there are {found['n']} points only: a correlation needs {statistics.FEWEST}.")
+        elif undefined:
             made.append(
                 f"By {level} the correlation of {', '.join(undefined)} is undefined: all its scores, or all ratings, "
                 "are equal."
             )
-        elif found["n"] and found["units"] < FEW:
+        if found["units"] < statistics.FEWEST:
+            made.append(f"{found['units']} {found['drawn']} are too few to draw from: no intervals by {level}.")
+        elif found["units"] < FEW:
             made.append(f"{found['units']} {found['drawn']} are few: intervals by {level} are rough.")
     if not summary["used"]:
         made.append("No recording is both rated and scored by every predictor.")

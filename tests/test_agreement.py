@@ -191,7 +191,11 @@ def test_what_is_undefined_is_empty_and_said():
     assert value(of([1, 2, 3, 4, 5], [2] * 5)[0]) == nothing | {"mse": 3.0}
     for n in (1, 2):
         found, said = of([1.0, 2.0][:n], [2.0, 3.0][:n])
-        assert value(found) == nothing | {"mse": 1.0} and f"{n} utterance(s) are too few" in said
+        assert (
+            value(found) == nothing | {"mse": 1.0}
+            and f"By utterance there are {n} points only" in said
+            and "no intervals" in said
+        )
         assert found["utterance"]["predictors"]["a"]["mse"]["interval"] == [None, None]
     found, said = of([np.nan, 1.0], [2.0, None])
     assert value(found) == nothing | {"mse": None} and "No recording is both rated and scored" in said
@@ -206,7 +210,7 @@ def test_one_system_has_no_system_level_and_its_utterances_are_drawn():
     assert (
         one["system"]["n"] == 1 and value(one, "system")["srcc"] is None and value(one, "system")["mse"] is not None
     )
-    assert "1 system(s) are too few" in " ".join(one["warnings"])
+    assert "By system there are 1 points only" in " ".join(one["warnings"])
     assert none["system"]["n"] == 0 and none["warnings"] == [], "a set without systems is no mistake"
 
 
