@@ -10,6 +10,9 @@ from pathlib import Path
 import jax
 import pytest
 
+from jaxhack import examples, parallel
+from jaxhack.run import write_json
+
 pytest_plugins = ["parity"]
 
 # A core for each worker: two of them taking turns on both are slower than either alone.
@@ -39,13 +42,11 @@ def shared() -> Path:
     return SHARED
 
 
-@pytest.fixture(autouse=True)
-def quick_compilation(request: pytest.FixtureRequest):
-    """Tests that spend their time in the compiler spare its expensive passes."""
-    quick = request.node.get_closest_marker("quick_compilation") is not None
+@pytest.hookimpl(tryfirst=True)
+def pytest_runtest_setup(item: pytest.Item) -> None:
+    """Tests that spend their time in the compiler, and the fixtures they ask for, spare its expensive passes."""
+    quick = item.get_closest_marker("quick_compilation") is not None
     jax.config.update("jax_disable_most_optimizations", quick)
-    yield
-    jax.config.update("jax_disable_most_optimizations", False)
 
 
 @pytest.fixture(autouse=True)
@@ -53,4 +54,25 @@ def strict_promotion(request: pytest.FixtureRequest):
     """No implicit dtype promotion in our own code."""
     mode = "standard" if request.node.get_closest_marker("standard_promotion") else "strict"
     with jax.numpy_dtype_promotion(mode):
+        yield
+
+
+@pytest.fixture(scope="module")
+def one_device():
+    """As on one accelerator; how a batch is spread over several is tested in test_parallel and test_audit."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(parallel, "_run", lambda fn, args, chunk: jax.vmap(fn)(args))
+        yield
+
+
+@pytest.fixture(scope="module")
+def no_examples():
+    """Spares audits the program that renders listening examples; test_audit has them."""
+
+    def write(setup, weights, states, test, folder):
+        (folder / "examples").mkdir(exist_ok=True)
+        write_json(folder / "examples" / "examples.json", [])
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(examples, "write", write)
         yield

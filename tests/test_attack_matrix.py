@@ -11,10 +11,14 @@ import numpy as np
 import pytest
 import toys
 
-from jaxhack import attackers, parallel, spaces
+from jaxhack import attackers, spaces
 from jaxhack.objective import objective
 
-pytestmark = [pytest.mark.standard_promotion, pytest.mark.quick_compilation]  # optax
+pytestmark = [
+    pytest.mark.standard_promotion,  # optax
+    pytest.mark.quick_compilation,
+    pytest.mark.usefixtures("one_device"),
+]
 
 LENGTHS = (1000, 800, 640, 1000)
 SIZE = 1008  # samples of a padded utterance, whole frames of 16
@@ -34,12 +38,6 @@ SMALL = {  # options that make an attacker quick
 WHITE = {"pgd", "apgd", "universal"}
 WHOLE = {"codes-search", "random"}  # move by whole numbers
 REAL = set(SMALL) - {"codes-search"}
-
-
-@pytest.fixture(autouse=True)
-def one_device(monkeypatch):
-    """As on one accelerator; how a batch is spread is tested in test_parallel."""
-    monkeypatch.setattr(parallel, "_run", lambda fn, args, chunk: jax.vmap(fn)(args))
 
 
 def space(name: str, epsilon: float | None = None):

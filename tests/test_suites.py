@@ -13,7 +13,11 @@ from jaxhack import attackers, audio, rows, spaces, suites
 from jaxhack.report import suite as report
 from jaxhack.stats import choose_epsilon, summary, worst_case
 
-pytestmark = [pytest.mark.standard_promotion, pytest.mark.quick_compilation]
+pytestmark = [
+    pytest.mark.standard_promotion,
+    pytest.mark.quick_compilation,
+    pytest.mark.usefixtures("one_device", "no_examples"),
+]
 
 SETTINGS = {"seeds": 1, "steps": 2, "batch": 2, "group": 2, "crop_seconds": 0.5, "profile": "standard"}
 PGD = {"pgd": {"steps": 3}}

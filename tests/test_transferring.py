@@ -12,10 +12,14 @@ import toys
 from click.testing import CliRunner
 
 import jaxhack as jh
-from jaxhack import audio, examples, registry, rows, run, spaces
+from jaxhack import audio, registry, rows, run, spaces
 from jaxhack.cli import main
 
-pytestmark = [pytest.mark.standard_promotion, pytest.mark.quick_compilation]
+pytestmark = [
+    pytest.mark.standard_promotion,
+    pytest.mark.quick_compilation,
+    pytest.mark.usefixtures("one_device"),
+]
 
 SETTINGS = {"seeds": 2, "steps": 4, "batch": 2, "group": 2, "crop_seconds": 0.5, "profile": "standard"}
 
@@ -40,17 +44,6 @@ def clips(tmp_path_factory) -> Path:
     names = sorted(path.name for path in folder.iterdir())
     (folder / "manifest.csv").write_text("file,speaker\n" + "".join(f"{n},{n[0]}\n" for n in names))
     return folder
-
-
-@pytest.fixture
-def no_examples(monkeypatch):
-    """Spares what renders listening examples, which `moved` has."""
-
-    def write(setup, weights, states, test, folder):
-        (folder / "examples").mkdir(exist_ok=True)
-        run.write_json(folder / "examples" / "examples.json", [])
-
-    monkeypatch.setattr(examples, "write", write)
 
 
 @pytest.fixture(scope="module")
