@@ -93,7 +93,7 @@ def test_a_system_is_the_mean_of_its_utterances():
     assert (found["systems"], found["system"]["n"], found["utterance"]["n"]) == (30, 30, 150)
     assert list(value(found).values()) == pytest.approx(ag.statistics(score.ravel(), mos.ravel()))
     assert list(value(found, "system").values()) == pytest.approx(ag.statistics(score.mean(1), mos.mean(1)))
-    tied = ag.system_means(np.array([3.1, 3.3, 3.2, 3.2]), np.array([0, 0, 1, 1]))
+    tied = ag.system_means(np.array([3.1, 3.2, 3.3, 3.3, 3.2, 3.1]), np.repeat([0, 1], 3))
     assert tied[0] == tied[1], "means that are equal on paper"
 
 
@@ -227,10 +227,11 @@ def test_some_have_no_system():
 
 
 def test_resamples_without_a_correlation_are_counted():
-    """One system of four is unlike the others: nearly a third of the resamples miss it, and have one value only."""
-    score, mos = np.array([[1.0], [1.0], [1.0], [2.0]]), np.array([[1.0], [2.0], [3.0], [4.0]])
+    """One system of seven is unlike the others: a third of the resamples miss it, and have one value only."""
+    score, mos = np.array([[1.2]] * 6 + [[2.3]]), np.arange(7.0)[:, None]
     found = judged(score, mos, 2000)["system"]["predictors"]["a"]
     assert 0.25 < found["srcc"]["undefined"] / 2000 < 0.40 and found["srcc"]["value"] is not None
+    assert len({found[key]["undefined"] for key in ("srcc", "lcc", "ktau")}) == 1
     assert found["srcc"]["interval"] == [None, None] and found["mse"]["undefined"] == 0
     draws = np.concatenate([np.full(4, np.nan), np.linspace(0, 1, 96)])
     assert (
