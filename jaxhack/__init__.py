@@ -7,16 +7,13 @@ import importlib
 from typing import Any
 
 _MODULES = (
-<<<<<<< HEAD
-    *("attackers", "audio", "checks", "data", "defences", "detect", "dsp", "inputs", "measures", "objective"),
-    *("parallel", "registry", "report", "rows", "scoring", "spaces", "stats", "types", "weights"),
-=======
-    *("attackers", "audio", "checks", "detect", "dsp", "inputs", "measures", "objective", "parallel", "patch"),
-    *("registry", "report", "rows", "scoring", "spaces", "stats", "types", "weights"),
->>>>>>> patch
+    *("agreement", "attackers", "audio", "checks", "data", "defences", "detect", "dsp", "inputs", "measures"),
+    *("objective", "parallel", "patch", "registry", "report", "rows", "scoring", "spaces", "stats", "types"),
+    "weights",
 )
 _FUNCTIONS = {
     **{
+        "agree": "agreement",
         "audit": "auditing",
         "probe": "probing",
         "suite": "suites",

@@ -226,6 +226,51 @@ def probe(paths, predictor, codec, models, form, out) -> None:
         sys.exit(1)
 
 
+@main.command(
+    epilog="\b\nExample:\n  jaxhack agreement labels.csv --predictor nisqa --predictor dnsmos --out agreement/"
+)
+@click.argument("paths", nargs=-1, required=True, metavar="LIST...", type=click.Path())
+@click.option(
+    "--predictor",
+    "predictors",
+    metavar="NAME",
+    multiple=True,
+    help="A name, FILE.onnx, or package.module:function; again for more, which are compared with the first.",
+)
+@click.option(
+    "--scores", multiple=True, metavar="FILE", help="Rows that `score` wrote of these recordings, as a predictor."
+)
+@_models
+@click.option("--resamples", type=click.IntRange(min=1), default=2000, help="Of the bootstrap of systems.")
+@click.option("--seed", type=click.IntRange(min=0), default=0, help="Of the bootstrap.")
+@click.option("--out", metavar="DIR", help="New or empty folder for the figures (JSON) and every score (CSV).")
+def agreement(paths, predictors, scores, models, resamples, seed, out) -> None:
+    """See how well predictors agree with people's ratings.
+
+    LIST (.csv, .jsonl) names recordings, with columns file, mos (empty: not rated) and, where there are systems,
+    system. Rank correlation (SRCC, Kendall's tau-b), linear correlation (LCC) and mean squared error (MSE) are given
+    by utterance and by system, with 95 % intervals, and so are the differences from the first predictor.
+    """
+    from jaxhack import agreement as work
+
+    folder = _empty_folder(out) if out else None
+    rated = work.read(paths)
+    many = sum(one.mos is not None for one in rated) * len(predictors)
+    with _bar(many) as advance:
+        found, made = work.gather(rated, predictors=predictors, scores=scores, models=models, observe=advance)
+    values = {name: work.values(rows) for name, rows in found.items()}
+    summary = work.summarise(rated, values, made, resamples, seed)
+    if folder:
+        work.write(folder, summary, work.rows(rated, found))
+    console = _console()
+    console.print(work.table(summary))
+    _print_warnings(console, summary["warnings"])
+    if any(summary["unscored"].values()):
+        reasons = "the rows say why" if out else "--out DIR keeps the rows, which say why"
+        click.echo(f"{max(summary['unscored'].values())} rated recordings have no score: {reasons}", err=True)
+        sys.exit(1)
+
+
 @main.command(epilog="\b\nExample:\n  jaxhack reconstruct recordings/ --codec lyra --out reconstructed/")
 @_paths
 @click.option("--codec", metavar="NAME", required=True, help="A name; see `jaxhack models`.")
@@ -241,9 +286,7 @@ def reconstruct(paths, codec, out, models, form) -> None:
     from jaxhack import inputs, registry
     from jaxhack import reconstruct as work
 
-    folder = Path(out)
-    if folder.exists() and (not folder.is_dir() or any(folder.iterdir())):
-        raise ValueError(f"{out!r} exists and is not an empty folder: choose another.")
+    folder = _empty_folder(out)
     utterances = inputs.collect(paths)
     made = registry.codec(codec, models=models)
     click.echo(f"{made.name}: {made.sample_rate} Hz; its delay of {made.delay} samples is taken off", err=True)
@@ -572,6 +615,13 @@ def _have(files, folder: str | None) -> str:
     return "missing" if all(weight.source for weight in absent) else "to bring"
 
 
+def _empty_folder(out: str) -> Path:
+    folder = Path(out)
+    if folder.exists() and (not folder.is_dir() or any(folder.iterdir())):
+        raise ValueError(f"{out!r} exists and is not an empty folder: choose another.")
+    return folder
+
+
 @contextmanager
 def _output(out: str | None) -> Iterator[TextIO]:
     if out is None:
@@ -599,14 +649,10 @@ def _written(
     rows: Iterable[dict[str, Any]], columns: Sequence[str], form: str, stream: TextIO, total: int
 ) -> Iterator[dict[str, Any]]:
     """Passes rows on as they come, each written first."""
-    from rich.console import Console
-    from rich.progress import Progress
-
     table = csv.DictWriter(stream, columns, lineterminator="\n")
     if form == "csv":
         table.writeheader()
-    with Progress(console=Console(stderr=True), transient=True, disable=not sys.stderr.isatty()) as progress:
-        task = progress.add_task("rows", total=total)
+    with _bar(total) as advance:
         for row in rows:
             short = {key: round(value, 6) if isinstance(value, float) else value for key, value in row.items()}
             if form == "csv":
@@ -614,8 +660,19 @@ def _written(
             else:
                 stream.write(json.dumps(short, ensure_ascii=False) + "\n")
             stream.flush()
-            progress.advance(task)
+            advance(row)
             yield row
+
+
+@contextmanager
+def _bar(total: int) -> Iterator[Callable[[dict[str, Any]], None]]:
+    """Takes each row that is done; what a person at a terminal sees of it."""
+    from rich.console import Console
+    from rich.progress import Progress
+
+    with Progress(console=Console(stderr=True), transient=True, disable=not sys.stderr.isatty()) as progress:
+        task = progress.add_task("rows", total=total)
+        yield lambda row: progress.advance(task)
 
 
 def _finish(counts: tuple[int, int]) -> None:

@@ -199,6 +199,15 @@ def limit(utterances: Sequence[Utterance], count: int | None, seed: int = 0) -> 
     return [u for u in utterances if u.id in chosen]
 
 
+def listing(path: str | os.PathLike[str]) -> list[dict[str, str]]:
+    """Rows of a list (.csv, .jsonl) that names recordings, every value a string.
+
+    Raises:
+      ValueError: there is no such list, it is broken, or a row names no audio.
+    """
+    return _rows(Path(path), strict=True)
+
+
 def _grouped(utterances: Sequence[Utterance], seed: int) -> dict[str, list[Utterance]]:
     """Groups and their members in an order that depends on seed and names alone, so more files shift little."""
 

@@ -171,8 +171,8 @@ def predictor(
 
     Args:
       name: a name in the list, an ``.onnx`` file, ``package.module:function``, a Python function
-        (wav [T], float32) -> score, the folder of a patched predictor, a predictor, which is returned; or made of what
-        has a name, one in another: ``min(nisqa,dnsmos-p808)`` and ``mean(…)``, see
+        (wav [T], float32) -> score, the folder of a patched predictor, a predictor, which is returned; or made of
+        what has a name, one in another: ``min(nisqa,dnsmos-p808)`` and ``mean(…)``, see
         :func:`jaxhack.ensemble.ensemble`; ``smoothed(nisqa,waveform=0.01,draws=31)`` or ``smoothed(nisqa,lyra=0.5)``,
         with `percentile` and `seed` too, and ``denoised(nisqa,lyra)``, with ``quantised=true``, see
         :mod:`jaxhack.defences`.

@@ -211,7 +211,18 @@ print("imported:", *{"jax", "numpy", "soundfile", "rich"} & set(sys.modules))"""
 
 
 @pytest.mark.parametrize(
-    "command", [[], ["score"], ["probe"], ["reconstruct"], ["transfer"], ["audit"], ["models"], ["models", "get"]]
+    "command",
+    [
+        [],
+        ["score"],
+        ["probe"],
+        ["agreement"],
+        ["reconstruct"],
+        ["transfer"],
+        ["audit"],
+        ["models"],
+        ["models", "get"],
+    ],
 )
 def test_help_has_an_example(command):
     text = run(*command, "--help").stdout
