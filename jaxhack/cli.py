@@ -441,6 +441,11 @@ def _recipe(flag: str, text: str, **more: Any) -> Callable:
 @click.option("--codec", metavar="NAME,…", default=DEFAULT_CODEC, help="Chains, for every space that has one.")
 @click.option("--attacker", metavar="NAME,…", default="grpo", help="As of audit; waveform/pgd names its space too.")
 @_attack_options
+@click.option(
+    "--ratings",
+    metavar="SET:DIR",
+    help="What people said, of its split train: a set that jaxhack.data reads, such as bvcc:DIR, or csv:DIR.",
+)
 @_recipe("--source", "Where pairs come from: hacks that the panel witnessed; or unseen noise, pgd, random.")
 @_recipe("--rounds", "Rounds K of attack and fit.")
 @_recipe("--fit-steps", "Steps of AdamW in a round.")
@@ -457,13 +462,14 @@ def _recipe(flag: str, text: str, **more: Any) -> Callable:
 @click.option("--out", metavar="DIR", help="New folder.  [default: runs/PREDICTOR-patch]")
 @click.option("--resume", is_flag=True, help="Continue an interrupted run.")
 @click.option("--overwrite", is_flag=True, help="Replace the run in DIR.")
-def patch(paths, predictor, out, space, codec, attacker, options, models, resume, overwrite, **given: Any) -> None:
+def patch(paths, predictor, out, space, codec, attacker, options, ratings, models, **given: Any) -> None:
     """Train a predictor against attacks on it, round by round; DIR/patched is a predictor's name from then on.
 
     Recordings are split as by audit, and only the training half is used: audit DIR/patched with the same recordings
     and seed, and its test half is new to it. Without ratings, the predictor's own scores of unattacked speech stand
     for them.
     """
+    from jaxhack import data
     from jaxhack.patch import loop
 
     recipe = Recipe(**{field.name: given.pop(field.name) for field in fields(Recipe)})
@@ -480,8 +486,7 @@ def patch(paths, predictor, out, space, codec, attacker, options, models, resume
             models=models,
             out=out,
             recipe=recipe,
-            resume=resume,
-            overwrite=overwrite,
+            rated=data.read(ratings) if ratings else (),
             observe=observe,
             **given,
         )

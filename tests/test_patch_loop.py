@@ -9,7 +9,7 @@ import toys
 from click.testing import CliRunner
 
 import jaxhack as jh
-from jaxhack import audio, inputs, registry, rows
+from jaxhack import audio, registry, rows
 from jaxhack.cli import main
 from jaxhack.patch import Recipe, pairs, patch, patched
 from jaxhack.settings import BLIND
@@ -127,10 +127,14 @@ def test_pairs_that_no_detector_saw(source, clips, tmp_path):
 
 
 def test_ratings_of_people_take_the_place_of_the_predictors_own(clips, tmp_path):
-    found = inputs.collect([clips])[:4]
+    labels = ["file,mos,split"] + [f"{path.name},2.5,train" for path in sorted(clips.parent.glob("*.wav"))[:4]]
+    (clips.parent / "labels.csv").write_text("\n".join(labels))
     recipe = Recipe(**RECIPE | {"rounds": 1, "fit_steps": 1, "source": "noise"})
-    summary = run([clips], out=tmp_path / "out", recipe=recipe, rated=[(u, 2.5) for u in found])
+    rated = jh.data.read("csv", clips.parent)
+    summary = run([clips], out=tmp_path / "out", recipe=recipe, rated=rated)
     assert summary["labels"] == "people" and summary["rounds"][0]["distance"] > 0
+    with pytest.raises(ValueError, match="both rated and of the split train"):
+        run([clips], out=tmp_path / "no", recipe=recipe, rated=[one._replace(split="test") for one in rated])
 
 
 @pytest.mark.parametrize(

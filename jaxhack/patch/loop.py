@@ -2,7 +2,7 @@
 
 import os
 import tempfile
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import asdict
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -13,6 +13,7 @@ from rich.table import Table
 
 from jaxhack import audio, auditing, crops, inputs, registry, run, suites
 from jaxhack.attack import Setup, refusal
+from jaxhack.data.rated import Rated, source
 from jaxhack.measures.panel import rules
 from jaxhack.patch import losses, pairs, patched, replay
 from jaxhack.patch.clips import Clips, store
@@ -48,7 +49,7 @@ def patch(
     models: str | os.PathLike[str] | None = None,
     out: str | Path,
     recipe: Recipe | None = None,
-    rated: Sequence[tuple[inputs.Utterance, float]] = (),
+    rated: Sequence[Rated] = (),
     resume: bool = False,
     overwrite: bool = False,
     observe: auditing.Observer = lambda *_: None,
@@ -73,8 +74,9 @@ def patch(
       models: a folder of weight files, looked in first.
       out: the run's folder.
       recipe: how pairs are found and trained on; None: as in the paper.
-      rated: recordings of the training half with people's ratings (MOS); none: the predictor's own scores of the
-        unattacked training recordings, before it was patched, stand for them (self-distillation).
+      rated: recordings with people's ratings, of :func:`jaxhack.data.read`; those of the split "train" are what the
+        predictor should go on saying. None: its own scores of the unattacked training recordings, before it was
+        patched, stand for them (self-distillation).
       resume: continue an interrupted run; its result is that of an unbroken one.
       overwrite: replace the run found in `out`.
       observe: as of :func:`jaxhack.audit`.
@@ -92,6 +94,9 @@ def patch(
     Source: *How Hackable Is Your Speech Quality Metric?*, section III.
     """
     demo, recipe = paths is None, recipe or Recipe()
+    ratings = [(one, one.mos) for one in rated if one.split == "train" and one.mos is not None]
+    if rated and not ratings:
+        raise ValueError("None of the rated recordings is both rated and of the split train.")
     profile = profile or ("quick" if demo else "paper")
     parent = registry.predictor(predictor, models=models)
     needs_weights(parent)
@@ -117,14 +122,15 @@ def patch(
         "recipe": asdict(recipe),
         "sources": {source.name: asdict(source.settings) for source in sources},
         "panel": {name: rule._asdict() for name, rule in rules(first[0].panel).items()},
-        "labels": "people" if rated else "self-distillation",
-        "recordings": inputs.fingerprint([*training, *(utterance for utterance, _ in rated)]),
+        "labels": "people" if ratings else "self-distillation",
+        "ratings": {one.id: mos for one, mos in ratings},
+        "recordings": inputs.fingerprint(training),
         "train": [utterance.id for utterance in training],
     }
     out = Path(out)
     with run.alone(out), tempfile.TemporaryDirectory(prefix="jaxhack-") as cache:
         run.open_run(out, record, resume=resume, overwrite=overwrite)
-        clips = _clips(start, training, rated, samples, Path(cache) / "clips.bin")
+        clips = _clips(start, training, ratings, samples, Path(cache) / "clips.bin")
         current, rounds, ring = parent, [], replay.empty(recipe.capacity, samples)
         for number in range(1, recipe.rounds + 1):
             folder, found = out / "rounds" / str(number), {}
@@ -204,26 +210,23 @@ def _sources(
 def _clips(
     start: Predictor,
     training: Sequence[inputs.Utterance],
-    rated: Sequence[tuple[inputs.Utterance, float]],
+    ratings: Sequence[tuple[Rated, float]],
     samples: int,
     file: Path,
 ) -> Clips:
     """What the predictor should go on saying: of rated recordings what people said, else of windows what it says."""
 
-    def read(wanted: Sequence[inputs.Utterance]) -> Iterator[tuple[int, np.ndarray]]:
-        for i, utterance in enumerate(wanted):
-            try:
-                wav = audio.read(utterance.path, sample_rate=start.sample_rate).wav
-            except audio.AudioError:  # the attack says so
-                continue
-            if len(wav) >= start.min_samples and wav.any():
-                yield i, wav
+    def heard(source: audio.Source) -> np.ndarray | None:
+        try:
+            wav = audio.read(source, sample_rate=start.sample_rate).wav
+        except audio.AudioError:  # of one under attack its rows say so
+            return None
+        return wav if len(wav) >= start.min_samples and wav.any() else None
 
-    if rated:
-        return store(((wav, rated[i][1]) for i, wav in read([u for u, _ in rated])), file)
-    windows = [
-        cut for _, wav in read(training) for cut in crops.windows(audio.pcm16(wav) / np.float32(32768), samples)
-    ]
+    if ratings:
+        return store(((wav, mos) for one, mos in ratings if (wav := heard(source(one))) is not None), file)
+    wavs = (wav for utterance in training if (wav := heard(utterance.path)) is not None)
+    windows = [cut for wav in wavs for cut in crops.windows(audio.pcm16(wav) / np.float32(32768), samples)]
     scores = [row["score"] for row in score_waveforms(start, (("", cut) for cut in windows))]
     return store(((cut, score) for cut, score in zip(windows, scores, strict=True) if score is not None), file)
 
