@@ -136,9 +136,10 @@ def summarise(
     Intervals come from a bootstrap of whole systems, at both levels: utterances of one system are alike, so that an
     utterance is less news than it seems, and intervals from drawing utterances would be too short. (Drawing
     utterances anew within the systems drawn would add their noise to system means that hold it already: a second
-    time, which lowers correlations and raises the error: with 187 simulated systems of 3 utterances such intervals held
-    the true error in 28 % of cases, and these in 92 %.) An utterance without a system is a unit of its own; with
-    at most one system utterances are drawn. The same resamples serve every predictor, so differences are paired.
+    time, which lowers correlations and raises the error. With 187 simulated systems of 3 utterances such intervals
+    held the true error of system means in 28 % of cases, and these in 92 %.) An utterance without a system is a unit
+    of its own; with at most one system utterances are drawn. The same resamples serve every predictor, so differences
+    are paired.
 
     Args:
       rated: the recordings; those without MOS are counted only.
