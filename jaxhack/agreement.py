@@ -12,7 +12,7 @@ import numpy as np
 from rich.table import Table
 from rich.text import Text
 
-from jaxhack import inputs, registry, run
+from jaxhack import data, inputs, registry, run
 from jaxhack.data import Rated
 from jaxhack.report import page
 from jaxhack.report.terminal import bare_table
@@ -62,12 +62,15 @@ def agree(
 
 
 def read(paths: Sequence[str | os.PathLike[str]]) -> list[Rated]:
-    """The recordings of lists with a column ``mos``; see :func:`agree`.
+    """The recordings of lists with a column ``mos``, and the test splits of sets; see :func:`agree`.
 
     Raises:
       ValueError: a list is broken, a rating is no number, or nothing is rated.
     """
-    found = [_rated(utterance) for utterance in inputs.collect(list(paths))]
+    sets = [name for path in paths if (name := os.fspath(path)).partition(":")[0] in data.KINDS]
+    lists = [name for path in paths if (name := os.fspath(path)) not in sets]
+    found = [one for path in sets for one in data.read(path) if one.split == "test"]
+    found += [_rated(utterance) for utterance in inputs.collect(lists)] if lists else []
     if all(one.mos is None for one in found):
         columns = dict.fromkeys(name for one in found for name in one.meta)
         raise ValueError(
@@ -104,7 +107,7 @@ def gather(
     if twice:
         raise ValueError(f"Two predictors are called {min(twice)!r}: nothing would tell their results apart.")
     read_back = {name: _stored(file, rated) for name, file in stored.items()}  # refused before anything is computed
-    asked = [utterance for one in rated if one.mos is not None for utterance in [_utterance(one)]] if made else []
+    asked = data.utterances([one for one in rated if one.mos is not None]) if made else []
     found: dict[str, list[Row]] = {}
     for predictor in made:
         rows: dict[str, Row] = {}
@@ -136,9 +139,10 @@ def summarise(
     Intervals come from a bootstrap of whole systems, at both levels: utterances of one system are alike, so that an
     utterance is less news than it seems, and intervals from drawing utterances would be too short. (Drawing
     utterances anew within the systems drawn would add their noise to system means that hold it already: a second
-    time, which lowers correlations and raises the error: with 187 simulated systems of 3 utterances such intervals
-    held the true error in 28 % of cases, and these in 92 %.) An utterance without a system is a unit of its own; with
-    at most one system utterances are drawn. The same resamples serve every predictor, so differences are paired.
+    time, which lowers correlations and raises the error. With 187 simulated systems of 3 utterances such intervals
+    held the true error of system means in 28 % of cases, and these in 92 %.) An utterance without a system is a unit
+    of its own; with at most one system utterances are drawn. The same resamples serve every predictor, so differences
+    are paired.
 
     Args:
       rated: the recordings; those without MOS are counted only.
@@ -363,12 +367,6 @@ def _rated(utterance: inputs.Utterance) -> Rated:
         raise ValueError(f"{utterance.id!r}: expected a finite mos, got {meta['mos']!r}.")
     split = meta.get("split") or "test"
     return Rated(utterance.id, utterance.path, meta.get("system") or None, known, listeners, split, meta)
-
-
-def _utterance(rated: Rated) -> inputs.Utterance:
-    if not isinstance(rated.audio, Path):
-        raise ValueError(f"{rated.id!r} lies inside {str(rated.audio.file)!r}: expected a file.")
-    return inputs.Utterance(rated.id, rated.audio, None, rated.id, rated.meta)
 
 
 def _stored(file: str | os.PathLike[str], rated: Sequence[Rated]) -> list[Row]:

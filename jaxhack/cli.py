@@ -248,7 +248,8 @@ def agreement(paths, predictors, scores, models, resamples, seed, out) -> None:
     """See how well predictors agree with people's ratings.
 
     LIST (.csv, .jsonl) names recordings, with columns file, mos (empty: not rated) and, where there are systems,
-    system. Rank correlation (SRCC, Kendall's tau-b), linear correlation (LCC) and mean squared error (MSE) are given
+    system; or it is a set that jaxhack.data reads, such as bvcc:DIR, of which the test split is taken. Rank
+    correlation (SRCC, Kendall's tau-b), linear correlation (LCC) and mean squared error (MSE) are given
     by utterance and by system, with 95 % intervals, and so are the differences from the first predictor.
     """
     from jaxhack import agreement as work

@@ -248,9 +248,19 @@ def test_refusals():
     ):
         with pytest.raises(ValueError, match=reason):
             agreement.summarise(rated, scores, **options)
-    inside = rated[0]._replace(audio=Embedded(Path("set.parquet"), 3))
+    inside = rated[0]._replace(audio=Embedded(Path("set.parquet"), 3, "audio"))
     with pytest.raises(ValueError, match="inside"):
         agreement.gather([inside], predictors=[toys.predictor()])
+
+
+def test_a_set_is_named_with_its_folder_and_its_test_split_counts(tmp_path):
+    lines = ["file,mos,split"]
+    for i, split in enumerate(["train", "test", "test"]):
+        soundfile.write(tmp_path / f"{i}.wav", toys.speechlike(0.3, i), toys.RATE)
+        lines.append(f"{i}.wav,{i + 1},{split}")
+    (tmp_path / "labels.csv").write_text("\n".join(lines))
+    assert [one.mos for one in agreement.read([f"csv:{tmp_path}"])] == [2.0, 3.0]
+    assert jh.agree([f"csv:{tmp_path}"], predictors=[toys.predictor()], resamples=5)["used"] == 2
 
 
 @pytest.fixture
