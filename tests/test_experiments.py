@@ -1,7 +1,6 @@
 """Experiments at their smallest size: the main job on real weights and real speech; the training of `mini`."""
 
 import json
-import shutil
 
 import av
 import numpy as np
@@ -10,7 +9,6 @@ import soundfile
 import toys
 
 import jaxhack as jh
-from experiments.attack_suite import run as attack_suite
 from experiments.table1_predictors import run as table1
 from experiments.train_mini_codec import data as mini_data
 from experiments.train_mini_codec import evaluate as mini_evaluate
@@ -103,22 +101,3 @@ def test_the_committed_results_make_the_table_of_mini():
     results = json.loads((mini_evaluate.HERE / "results.json").read_text())
     assert mini_evaluate.table(results) in (mini_evaluate.HERE / "README.md").read_text()
     assert mini_evaluate.missed(results) == []
-
-
-@pytest.mark.quick_compilation
-def test_attack_suite(shared, tmp_path, capsys):
-    """A finished audit is not repeated where only the small files are left."""
-    arguments = ["--shared", shared, "--results", tmp_path / "results", "--only", "nisqa", "--tiny", "--work"]
-    attack_suite.main([str(a) for a in [*arguments, tmp_path / "work"]])
-    printed = capsys.readouterr().out
-    assert "| nisqa | waveform | 0.002 | pgd | 1, 1 |" in printed and "**any attack**" in printed
-    before = (tmp_path / "results" / "nisqa" / "waveform" / "pgd" / "rows.parquet").read_bytes()
-    shutil.rmtree(tmp_path / "work")
-    attack_suite.main([str(a) for a in [*arguments, tmp_path / "other"]])
-    assert capsys.readouterr().out == printed
-    assert (tmp_path / "results" / "nisqa" / "waveform" / "pgd" / "rows.parquet").read_bytes() == before
-
-
-def test_the_committed_results_make_the_table_of_the_attack_suite():
-    printed = attack_suite.table(attack_suite.HERE / "results")
-    assert printed in (attack_suite.HERE / "README.md").read_text()

@@ -33,8 +33,8 @@ COMMON = {"profile": "standard", "seeds": 1, "steps": 150, "batch": 4, "tau": 0.
 OPTIONS = {name: {"queries": 100} for name in ("nes", "square", "codes-search")}
 
 TINY = {"seeds": 1, "steps": 1, "batch": 2, "group": 2, "crop_seconds": 1.0, "limit": 4}
-TINY_ATTACKS = {"waveform": ("pgd",), "latent": ("pgd",)}
-TINY_OPTIONS = {"pgd": {"steps": 1}}
+TINY_ATTACKS = {"waveform": ("pgd",), "noise": ("square",)}
+TINY_OPTIONS = {"pgd": {"steps": 1}, "square": {"queries": 2}}
 
 HEADS = ("predictor", "space", "ε", "attacker", "scores, gradients", "hacked", "95 %", "gain", "worse")
 HEADS += ("random: hacked, worse", "best of n random: hacked, gain", "void votes counted", "ΔESTOI", "ΔSI-SDR (dB)")
