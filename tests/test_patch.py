@@ -115,8 +115,9 @@ def test_the_known_weights_are_found_and_the_best_step_stays(tmp_path):
     start, wanted, clips, rated = linear_clips(tmp_path)
     options = {"steps": 150, "crop_seconds": 0.1, "learning_rate": 0.05, "validate_every": 10}
     found = regression.train(start, clips, rated, folder=tmp_path / "run", **options)
-    error = regression.mean_squared_error(wanted, found.params, rated)
-    before = regression.mean_squared_error(start, start.params, rated)
+    wavs, targets = zip(*rated, strict=True)
+    error = regression.mean_squared_error(wanted, found.params, wavs, targets)
+    before = regression.mean_squared_error(start, start.params, wavs, targets)
     lines = [json.loads(line) for line in (tmp_path / "run" / LOG).read_text().splitlines()]
     values = [line["validation"] for line in lines if "validation" in line]
     assert len(lines) == 150 and len(values) == 15

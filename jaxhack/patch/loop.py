@@ -4,6 +4,7 @@ import os
 import tempfile
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict
+from itertools import tee
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -226,9 +227,11 @@ def _clips(
     if ratings:
         return store(((wav, mos) for one, mos in ratings if (wav := heard(source(one))) is not None), file)
     wavs = (wav for utterance in training if (wav := heard(utterance.path)) is not None)
-    windows = [cut for wav in wavs for cut in crops.windows(audio.pcm16(wav) / np.float32(32768), samples)]
-    scores = [row["score"] for row in score_waveforms(start, (("", cut) for cut in windows))]
-    return store(((cut, score) for cut, score in zip(windows, scores, strict=True) if score is not None), file)
+    cuts, again = tee(cut for wav in wavs for cut in crops.windows(audio.pcm16(wav) / np.float32(32768), samples))
+    rows = score_waveforms(start, (("", cut) for cut in cuts))  # a few ahead of `again`: no more is in memory
+    return store(
+        ((cut, row["score"]) for cut, row in zip(again, rows, strict=True) if row["score"] is not None), file
+    )
 
 
 def _collect(
@@ -308,5 +311,5 @@ sample = jax.jit(replay.sample, static_argnums=2)
 
 def _distance(start: Predictor, current: Predictor, clips: Clips) -> float:
     """Mean squared error of the patched scores of whole clips against what they should be."""
-    waveforms = [(clips.waveform(i), float(target)) for i, target in enumerate(clips.target)]
-    return mean_squared_error(start, current.params, waveforms)
+    waveforms = (clips.waveform(i) for i in range(len(clips.target)))
+    return mean_squared_error(start, current.params, waveforms, clips.target)

@@ -1,6 +1,6 @@
 """Fits a predictor to people's ratings, as SSL-MOS is trained."""
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from pathlib import Path
 
 import numpy as np
@@ -65,6 +65,7 @@ def train(
             f"crop_seconds must be at least {predictor.min_samples / predictor.sample_rate:g}, the shortest that "
             f"{predictor.name} scores, got {crop_seconds:g}."
         )
+    wavs, targets = [wav for wav, _ in validation], [mos for _, mos in validation]
     found = fit(
         predictor.params,
         [Term("regression", losses.regression(predictor, predictor.sample_rate))],
@@ -73,18 +74,20 @@ def train(
         steps=steps,
         folder=folder,
         save_every=save_every,
-        validate=(lambda params: mean_squared_error(predictor, params, validation)) if validation else None,
+        validate=(lambda params: mean_squared_error(predictor, params, wavs, targets)) if validation else None,
         validate_every=validate_every,
         observe=observe,
     )
     return predictor._replace(params=found)
 
 
-def mean_squared_error(predictor: Predictor, params: PyTree, rated: Sequence[tuple[np.ndarray, float]]) -> float:
-    """Of the scores of whole waveforms ``[T] float32`` against their MOS; NaN where one has no score."""
-    rows = score_waveforms(predictor._replace(params=params), (("", wav) for wav, _ in rated))
+def mean_squared_error(
+    predictor: Predictor, params: PyTree, wavs: Iterable[np.ndarray], targets: Sequence[float] | np.ndarray
+) -> float:
+    """Of the scores of whole waveforms ``[T] float32`` against targets ``[n]`` (MOS); NaN where one has no score."""
+    rows = score_waveforms(predictor._replace(params=params), (("", wav) for wav in wavs))
     scores = np.array([np.nan if row["score"] is None else row["score"] for row in rows])
-    return float(np.mean(np.square(scores - np.array([mos for _, mos in rated]))))
+    return float(np.mean(np.square(scores - np.asarray(targets, np.float64))))
 
 
 def needs_weights(predictor: Predictor) -> None:
