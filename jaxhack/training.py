@@ -67,10 +67,7 @@ def train(
 
         return jax.lax.scan(body, states, (first + jnp.arange(span), points))
 
-    with ocp.CheckpointManager(
-        (folder / "checkpoints").absolute(),
-        options=ocp.CheckpointManagerOptions(max_to_keep=2, enable_async_checkpointing=False),
-    ) as manager:
+    with checkpoints(folder) as manager:
         done = manager.latest_step() or 0
         if done:
             states = restore(manager, done, states)
@@ -107,6 +104,12 @@ def trained(
                 f"{folder} holds attackers trained for {done} of {steps} steps: finish it with --resume."
             )
         return restore(manager, done, states)
+
+
+def checkpoints(folder: Path) -> ocp.CheckpointManager:
+    """What keeps the newest two checkpoints of a training in a run's folder."""
+    options = ocp.CheckpointManagerOptions(max_to_keep=2, enable_async_checkpointing=False)
+    return ocp.CheckpointManager((folder / "checkpoints").absolute(), options=options)
 
 
 def _keys(seed: int, attackers: int) -> tuple[Array, Array]:

@@ -9,7 +9,7 @@ import toys
 from click.testing import CliRunner
 
 import jaxhack as jh
-from jaxhack import audio, registry, rows
+from jaxhack import registry, rows
 from jaxhack.cli import main
 from jaxhack.patch import Recipe, pairs, patch, patched
 from jaxhack.settings import BLIND
@@ -36,13 +36,7 @@ def listed():
 
 @pytest.fixture(scope="module")
 def clips(tmp_path_factory):
-    folder = tmp_path_factory.mktemp("clips")
-    lines = ["file,speaker"]
-    for i, speaker in enumerate("aabbccdd"):
-        audio.write(folder / f"{speaker}{i}.wav", toys.speechlike(0.9, i), toys.RATE)
-        lines.append(f"{speaker}{i}.wav,{speaker}")
-    (folder / "list.csv").write_text("\n".join(lines))
-    return folder / "list.csv"
+    return toys.listed_clips(tmp_path_factory.mktemp("clips"), "aabbccdd")
 
 
 run = partial(patch, predictor="toy", **SETTINGS)

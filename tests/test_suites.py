@@ -9,7 +9,7 @@ import toys
 from audit_rows import RULES, row
 from rich.console import Console
 
-from jaxhack import attackers, audio, rows, spaces, suites
+from jaxhack import attackers, rows, spaces, suites
 from jaxhack.report import suite as report
 from jaxhack.stats import choose_epsilon, summary, worst_case
 
@@ -26,13 +26,7 @@ OPTIONS = PGD | {"grpo": {"hidden": 8}}
 
 @pytest.fixture(scope="module")
 def clips(tmp_path_factory):
-    folder = tmp_path_factory.mktemp("clips")
-    lines = ["file,speaker"]
-    for i, speaker in enumerate("aabbccddee"):
-        audio.write(folder / f"{speaker}{i}.wav", toys.speechlike(0.9, i), toys.RATE)
-        lines.append(f"{speaker}{i}.wav,{speaker}")
-    (folder / "list.csv").write_text("\n".join(lines))
-    return folder / "list.csv"
+    return toys.listed_clips(tmp_path_factory.mktemp("clips"), "aabbccddee")
 
 
 run = partial(suites.suite, predictor=toys.predictor(), codec=toys.codec(), options=OPTIONS, **SETTINGS)

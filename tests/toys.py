@@ -1,8 +1,11 @@
 """A codec and predictors small enough to know the right answer by hand."""
 
+from pathlib import Path
+
 import jax.numpy as jnp
 import numpy as np
 
+from jaxhack import audio
 from jaxhack.types import Codec, Embedder, Encoder, Predictor
 
 HOP, CHANNELS, RATE = 16, 8, 16000
@@ -112,3 +115,13 @@ def bursts(samples: int, seed: int = 0) -> np.ndarray:
     knots = random.normal(size=samples // 400 + 2)
     envelope = np.abs(np.interp(np.arange(samples), 400 * np.arange(len(knots)), knots))
     return (0.1 * envelope * random.normal(size=samples)).astype(np.float32)
+
+
+def listed_clips(folder: Path, speakers: str) -> Path:
+    """A list of clips of 0.9 s, one per letter, which names its speaker."""
+    lines = ["file,speaker"]
+    for i, speaker in enumerate(speakers):
+        audio.write(folder / f"{speaker}{i}.wav", speechlike(0.9, i), RATE)
+        lines.append(f"{speaker}{i}.wav,{speaker}")
+    (folder / "list.csv").write_text("\n".join(lines))
+    return folder / "list.csv"

@@ -14,7 +14,7 @@ import orbax.checkpoint as ocp
 
 from jaxhack.parallel import mean_gradients
 from jaxhack.patch.losses import Loss
-from jaxhack.training import keep_lines, restore
+from jaxhack.training import checkpoints, keep_lines, restore
 from jaxhack.types import Array, PyTree
 
 LOG = "fitting.jsonl"
@@ -85,10 +85,7 @@ def fit(
         return state._replace(params=moved, moments=moments), losses
 
     state = State(params, jax.jit(optimiser.init)(params), params, jnp.float32(jnp.inf))
-    with ocp.CheckpointManager(
-        (folder / "checkpoints").absolute(),
-        options=ocp.CheckpointManagerOptions(max_to_keep=2, enable_async_checkpointing=False),
-    ) as manager:
+    with checkpoints(folder) as manager:
         done = manager.latest_step() or 0
         if done:
             state = restore(manager, done, jax.device_get(state))
