@@ -189,7 +189,7 @@ def _root(
     if made.name in registry.ENTRIES:
         return made
     name = made.name
-    if not isinstance(given, Predictor) and (Path(given) / patched.RECORD).is_file():
+    if not isinstance(given, Predictor) and os.path.isfile(Path(given) / patched.RECORD):
         name = patched.read(Path(given))["parent"]
     try:
         return registry.predictor(name, models=models)
