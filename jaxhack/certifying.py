@@ -63,8 +63,10 @@ def certify(
     Raises:
       ValueError: as :func:`jaxhack.defences.smoothed` and :func:`jaxhack.stats.certificate.certificate`.
     """
-    if draws < 1:
-        raise ValueError(f"A certificate needs at least 1 draw, got {draws}.")
+    if not (isinstance(draws, int) and draws >= 1):
+        raise ValueError(f"A certificate needs a whole number of at least 1 draw, got {draws}.")
+    if not 0 <= seed < 2**32:
+        raise ValueError(f"The seed of a certificate is a whole number from 0 to 2**32 - 1, got {seed}.")
     through = noisy(predictor, noise, sample_rate=sample_rate)
     batch = BATCH * jax.device_count()
 

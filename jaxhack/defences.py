@@ -140,6 +140,8 @@ def smoothed(
     """
     if not (isinstance(draws, int) and draws >= 1):
         raise ValueError(f"A smoothed predictor needs a whole number of at least 1 draw, got {draws}.")
+    if not 0 <= seed < 2**32:
+        raise ValueError(f"The seed of a smoothed predictor is a whole number from 0 to 2**32 - 1, got {seed}.")
     if not 0 < percentile < 1:
         raise ValueError(f"The percentile of a smoothed predictor lies between 0 and 1, got {percentile}.")
     through, chosen = noisy(predictor, noise, sample_rate=sample_rate), rank(percentile, draws) - 1

@@ -206,7 +206,15 @@ def _patched(folder: Path, models: str | os.PathLike[str] | None, dtype: Any) ->
 
     if not (folder / patched.RECORD).exists():
         raise ValueError(f"{str(folder)!r} is a folder without a patched predictor ({patched.RECORD}).")
-    return patched.load(folder, predictor(patched.read(folder)["parent"], models=models, dtype=dtype))
+    parent = patched.read(folder)["parent"]
+    options = ("waveform", "draws", "percentile", "seed", "quantised", *names("codec"))
+    for word in re.findall(r"[^(),]+", parent):  # a record runs no code, and leads to no other folder
+        key, equals, _ = word.partition("=")
+        if not (key in options if equals else word in (*ENTRIES, *REDUCE, *FORMS)):
+            raise ValueError(
+                f"{folder} says what it was patched from: {unknown('predictor', word, names('predictor'))}"
+            )
+    return patched.load(folder, predictor(parent, models=models, dtype=dtype))
 
 
 def codec(name: str | Codec, *, models: str | os.PathLike[str] | None = None, dtype: Any = None) -> Codec:

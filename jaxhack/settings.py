@@ -47,6 +47,8 @@ class Recipe:
         if self.source not in ("hacks", *BLIND):
             raise ValueError(registry.unknown("source of pairs", self.source, ("hacks", *BLIND)))
         for name in ("rounds", "fit_steps", "fit_batch", "capacity"):
+            if isinstance(getattr(self, name), bool) or not isinstance(getattr(self, name), int):
+                raise ValueError(f"{name} must be a whole number, got {getattr(self, name)!r}.")
             if getattr(self, name) < 1:
                 raise ValueError(f"{name} must be at least 1, got {getattr(self, name)}.")
         for name in ("fit_seconds", "learning_rate"):

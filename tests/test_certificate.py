@@ -165,6 +165,12 @@ def test_refusals(change, reason):
         certificate(**({"scores": SCORES, "radius": 0.0, "sigma": 1.0} | change))
 
 
+@pytest.mark.parametrize("change", [{"draws": 1.5}, {"draws": 0}, {"seed": 2**64}, {"seed": -1}])
+def test_what_cannot_be_drawn_is_refused(change):
+    with pytest.raises(ValueError, match="whole number"):
+        next(certify(toys.predictor(), Noise(0.1), [("a", np.ones(32, np.float32))], epsilons=[0.0], **change))
+
+
 def test_budgets_as_radii():
     assert l2_radius(0.002, 48000) == pytest.approx(0.438, abs=1e-3)
     assert jh.certify is certify

@@ -221,6 +221,7 @@ def urgent_rows(**columns) -> list[dict]:
     ("rows", "sentence"),
     [
         (urgent_rows(mos=float("nan")), r"row 1: expected a MOS from 1 to 5, got nan"),
+        (urgent_rows(raw_ratings="3,4,5"), r"expected raw_ratings as lists, got string"),
         (urgent_rows(mos=5.5), r"row 1: expected a MOS from 1 to 5, got 5.5"),
         (urgent_rows() * 2, r"row 2: 'P1-f_1' is listed twice, first in .* row 1"),
         (urgent_rows(id="P1_f_1"), r"row 1: there is no system_id, and no system before a '-' in the id 'P1_f_1'"),
@@ -234,6 +235,12 @@ def urgent_rows(**columns) -> list[dict]:
 def test_parquet_that_is_not_right_is_one_sentence(tmp_path, rows, sentence):
     shard(tmp_path / "test-00000-of-00001.parquet", rows)
     with pytest.raises(ValueError, match=sentence):
+        data.read("urgent2024", tmp_path)
+
+
+def test_a_name_that_tells_of_too_many_shards(tmp_path):
+    text(tmp_path / "test-00000-of-99999999.parquet", "")
+    with pytest.raises(ValueError, match="is truncated or not a Parquet file"):
         data.read("urgent2024", tmp_path)
 
 

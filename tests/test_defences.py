@@ -190,6 +190,7 @@ def test_by_name_a_latent_is_measured_on_the_demo_speech(listed):
         ("smoothed(toy,waveform=1,waveform=2)", "smoothed is given waveform twice"),
         ("smoothed(toy,waveform=0)", "sigma of noise must be a positive number, got 0"),
         ("smoothed(toy,waveform=1,draws=0)", "at least 1 draw, got 0"),
+        ("smoothed(toy,waveform=1,seed=4294967296)", "from 0 to 2\\*\\*32 - 1, got 4294967296"),
         ("smoothed(toy,waveform=1,percentile=50)", "percentile of a smoothed predictor lies between 0 and 1, got 50"),
         ("denoised(toy)", r"Expected denoised\(PREDICTOR,CODEC\) or"),
         ("denoised(toy,toy-codes)", "Unknown codec 'toy-codes'; did you mean toy-codec"),

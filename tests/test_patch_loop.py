@@ -102,6 +102,22 @@ def test_an_interrupted_loop_ends_as_an_unbroken_one(done, clips, tmp_path):
         assert (broken / name).read_bytes() == (out / name).read_bytes()
 
 
+def test_a_patched_predictor_is_patched_again_and_short_recordings_make_no_pairs(done, clips, tmp_path):
+    lines = clips.read_text().splitlines()
+    for speaker in "abcd":
+        audio.write(clips.parent / f"{speaker}-short.wav", toys.speechlike(0.9, 1)[: toys.HOP - 2], toys.RATE)
+        lines.append(f"{speaker}-short.wav,{speaker}")
+    (clips.parent / "short.csv").write_text("\n".join(lines))
+    recipe = Recipe(**RECIPE | {"rounds": 1, "fit_steps": 2, "source": "noise"})
+    given = {"predictor": done[0] / "patched", "out": tmp_path / "out", "recipe": recipe}
+    summary = run([clips.parent / "short.csv"], **given)
+    assert summary["rounds"][0]["pairs"] == 4  # of eight recordings
+    again, before = jh.predictor(tmp_path / "out" / "patched"), jh.predictor(done[0] / "patched")
+    assert again.name == summary["name"] and patched.read(tmp_path / "out" / "patched")["parent"] == "toy"
+    moved = np.abs(again.params - before.params).max()
+    assert 0 < moved < np.abs(before.params - toys.predictor().params).max()  # it went on from there
+
+
 @pytest.mark.parametrize("source", BLIND)
 def test_pairs_that_no_detector_saw(source, clips, tmp_path):
     recipe = Recipe(**RECIPE | {"rounds": 1, "fit_steps": 2, "source": source})
@@ -139,6 +155,9 @@ def test_ratings_of_people_take_the_place_of_the_predictors_own(clips, tmp_path)
         ({"recipe": {"rounds": 0}}, "rounds must be at least 1"),
         ({"recipe": {"margin": float("nan")}}, "margin must be a finite number"),
         ({"recipe": {"fit_seconds": 1e-5}}, "fit_seconds must be at least"),
+        ({"codecs": [toys.codec(), toys.codec()]}, "Two codecs are called 'toy'"),
+        ({"seed": 2**32 - 2}, "the last one's must be below"),
+        ({"predictor": toys.predictor()._replace(name="mine")}, "mine cannot be patched, for its name"),
         ({"codecs": []}, "a codec for a space that has one"),
         ({"spaces": "codes"}, "pgd"),
     ],

@@ -6,7 +6,7 @@ from dataclasses import asdict
 
 import pytest
 
-from jaxhack.settings import PROFILES, Settings, described, first_look, takes_long
+from jaxhack.settings import PROFILES, Recipe, Settings, described, first_look, takes_long
 
 SIZES = {"quick": (2, 25, 4, 2.0), "standard": (3, 300, 4, 3.0), "paper": (5, 2000, 8, 3.0)}
 
@@ -77,6 +77,12 @@ def test_settings_in_words(made, text, long):
 def test_numbers_are_whole(name, value):
     with pytest.raises(ValueError, match=f"{name} must be a whole number"):
         Settings(**{name: value})
+
+
+@pytest.mark.parametrize("value", [2.5, True])
+def test_numbers_of_a_recipe_are_whole(value):
+    with pytest.raises(ValueError, match="rounds must be a whole number"):
+        Recipe(rounds=value)
 
 
 def test_settings_are_read_without_jax():

@@ -11,7 +11,7 @@ import pyarrow.parquet as pq
 from jaxhack.data.files import rating, settled, there
 from jaxhack.data.rated import Embedded, Rated
 
-_OF = re.compile(r"(.*-)\d+(-of-(\d+)\.parquet)")  # test-00000-of-00003.parquet
+_OF = re.compile(r"(.*-)\d{5}(-of-(\d{5})\.parquet)")  # test-00000-of-00003.parquet
 
 
 def urgent2024(folder: Path, *, missing: str = "error") -> list[Rated]:
@@ -72,6 +72,10 @@ def _listed(file: Path) -> Iterator[tuple[str, Rated]]:
         )
 
 
+def _is_list(kind: pa.DataType) -> bool:
+    return pa.types.is_list(kind) or pa.types.is_large_list(kind) or pa.types.is_null(kind)
+
+
 def _rows(file: Path) -> list[Mapping[str, Any]]:
     """All columns but the audio."""
     try:
@@ -85,6 +89,10 @@ def _rows(file: Path) -> list[Mapping[str, Any]]:
             audio = schema.field("audio").type
             if not pa.types.is_struct(audio) or audio.get_field_index("bytes") < 0:
                 raise ValueError(f"{str(file)!r}: expected audio as a struct with the field bytes, got {audio}.")
+            if "raw_ratings" in schema.names and not _is_list(schema.field("raw_ratings").type):
+                raise ValueError(
+                    f"{str(file)!r}: expected raw_ratings as lists, got {schema.field('raw_ratings').type}."
+                )
             wanted = [name, "mos", *(c for c in ("system_id", "raw_ratings") if c in schema.names)]
             rows = parquet.read(columns=wanted).to_pylist()
     except (pa.ArrowException, OSError) as error:

@@ -101,7 +101,10 @@ def patch(
     profile = profile or ("quick" if demo else "paper")
     parent = registry.predictor(predictor, models=models)
     needs_weights(parent)
+    root = _root(predictor, parent, models)
     sources = _sources(recipe, codecs, spaces, attackers, options or {}, profile, settings, models)
+    if (last := sources[0].settings.seed + recipe.rounds - 1) >= 2**32:
+        raise ValueError(f"Each round has the next seed: the last one's must be below 2**32, got {last}.")
     training, _, warnings = auditing.choose([inputs.DEMO] if demo else paths or (), (), (), sources[0].settings)
 
     def set_up(source: Source, target: Predictor, number: int) -> Setup:
@@ -128,25 +131,26 @@ def patch(
         "recordings": inputs.fingerprint(training),
         "train": [utterance.id for utterance in training],
     }
+    most = recipe.rounds * len(training) * sum(source.settings.seeds for source in sources)
     out = Path(out)
     with run.alone(out), tempfile.TemporaryDirectory(prefix="jaxhack-") as cache:
         run.open_run(out, record, resume=resume, overwrite=overwrite)
         clips = _clips(start, training, ratings, samples, Path(cache) / "clips.bin")
-        current, rounds, ring = parent, [], replay.empty(recipe.capacity, samples)
+        current, rounds, ring = parent, [], replay.empty(min(recipe.capacity, most), samples)
         for number in range(1, recipe.rounds + 1):
             folder, found = out / "rounds" / str(number), {}
             told = suites.numbered(observe, f"round {number} of {recipe.rounds}")
             for source in sources:
                 setup, place = set_up(source, current, number), folder / source.name
-                cut = pairs.Cut(setup.sample_rate, start.sample_rate, samples)
+                cut = pairs.Cut(setup.sample_rate, start.sample_rate, samples, start.min_samples)
                 found[source.name] = _collect(recipe, setup, training, place, cut, told)
                 for batch in pairs.read(place):
                     ring = push(ring, batch, np.ones(len(batch.length), bool))
             lineage = {"record": record, "round": number, "pairs": int(ring.pushed)}
-            current = _fit(recipe, start, current, parent, clips, ring, folder, lineage, told)
+            current = _fit(recipe, start, current, root, clips, ring, folder, lineage, told)
             held = {"round": number, "in_loop": found, "pairs": int(replay.size(ring))}
             rounds.append(held | {"distance": _distance(start, current, clips)})
-        final = patched.save(out / FOLDER, current, parent, patched.read(folder / FOLDER)["lineage"])
+        final = patched.save(out / FOLDER, current, root, patched.read(folder / FOLDER)["lineage"])
         summary = {"name": final.name, "labels": record["labels"], "warnings": warnings, "rounds": rounds}
         run.write_json(out / "summary.json", summary)
     return summary
@@ -175,6 +179,28 @@ def table(summary: Mapping[str, Any]) -> Table:
 push = jax.jit(replay.push)
 
 
+def _root(
+    given: str | os.PathLike[str] | Predictor, made: Predictor, models: str | os.PathLike[str] | None
+) -> Predictor:
+    """What the patched predictor will be made of: `made`, or what that was patched from itself.
+
+    Raises:
+      ValueError: its name does not lead to it, so that nothing would load what the loop makes.
+    """
+    if made.name in registry.ENTRIES:
+        return made
+    name = made.name
+    if not isinstance(given, Predictor) and os.path.isfile(Path(given) / patched.RECORD):
+        name = patched.read(Path(given))["parent"]
+    try:
+        return registry.predictor(name, models=models)
+    except ValueError as error:
+        raise ValueError(
+            f"{made.name} cannot be patched, for its name does not lead to it: give a name, or a patched one's "
+            f"folder, alone. {error}"
+        ) from error
+
+
 def _sources(
     recipe: Recipe,
     codecs: Sequence[str | Codec],
@@ -195,7 +221,10 @@ def _sources(
         combined = suites.combinations(kinds, attackers)
         if recipe.source == "random":
             combined = {space: ["square"] for space in combined}  # the same
-    chains = [registry.codec(codec, models=models) for codec in codecs] if codecs else []
+    chains = [registry.codec(codec, models=models) for codec in codecs]
+    called = [chain.name for chain in chains]
+    if twice := {name for name in called if called.count(name) > 1}:
+        raise ValueError(f"Two codecs are called {min(twice)!r}: name each once.")
     made = []
     for space, names in combined.items():
         for chain in chains if KINDS[space].chain else [None]:
@@ -267,7 +296,7 @@ def _fit(
     recipe: Recipe,
     start: Predictor,
     current: Predictor,
-    parent: Predictor,
+    root: Predictor,
     clips: Clips,
     ring: replay.Replay,
     folder: Path,
@@ -276,7 +305,7 @@ def _fit(
 ) -> Predictor:
     """The predictor after a round; as it was where there is nothing to rank."""
     if (folder / FOLDER / patched.RECORD).exists():
-        return patched.load(folder / FOLDER, parent)
+        return patched.load(folder / FOLDER, root)
     params = current.params
     if int(ring.pushed):
         rate = start.sample_rate
@@ -303,7 +332,7 @@ def _fit(
             folder=folder / "fit",
             observe=lambda done, figures: observe("fit", done, recipe.fit_steps, figures),
         )
-    return patched.save(folder / FOLDER, current._replace(params=params), parent, lineage)
+    return patched.save(folder / FOLDER, current._replace(params=params), root, lineage)
 
 
 sample = jax.jit(replay.sample, static_argnums=2)

@@ -26,10 +26,10 @@ SNR = (5.0, 30.0)  # dB, of the paper's noise pairs
 class Cut:
     """Brings pairs of a space's rate to the buffer's: resampled, and cut at a place that their names decide."""
 
-    def __init__(self, source_rate: int, sample_rate: int, samples: int):
-        """Of ``samples`` at ``sample_rate`` Hz."""
+    def __init__(self, source_rate: int, sample_rate: int, samples: int, shortest: int = 1):
+        """Of ``samples`` at ``sample_rate`` Hz; what is shorter than `shortest`, or silent, is of no use."""
         self.rates = source_rate, sample_rate
-        self.samples = samples
+        self.samples, self.shortest = samples, shortest
         self._resampled = jax.jit(lambda wav: dsp.resample(wav, source_rate, sample_rate))
 
     def __call__(self, name: str, preferred: Array | np.ndarray, rejected: Array | np.ndarray) -> Pairs:
@@ -42,6 +42,10 @@ class Cut:
         held = np.zeros((2, self.samples), np.int16)
         held[:, : len(cuts[0])] = cuts
         return Pairs(held[0], held[1], np.array(len(cuts[0]), np.int32))
+
+    def usable(self, found: Sequence[Pairs]) -> list[Pairs]:
+        """Those that a predictor has scores of."""
+        return [pair for pair in found if pair.length >= self.shortest and np.any(pair.preferred)]
 
 
 def hacks(setup: Setup, folder: Path, cut: Cut, *, prefer_input: bool = False) -> Keep:
@@ -65,7 +69,7 @@ def hacks(setup: Setup, folder: Path, cut: Cut, *, prefer_input: bool = False) -
             preferred = attacked.loaded.wav[b] if prefer_input else saved[0, b]
             name = f"{row['utterance']} {row['attacker']} {row['seed']}"
             found.append(cut(name, preferred[:length], saved[a + 1, b, :length]))
-        write(folder, number, found, cut.samples)
+        write(folder, number, cut.usable(found), cut.samples)
 
     return keep
 
@@ -115,7 +119,7 @@ def blind(
             for draw in range(draws)
             if saved is not None and length
         ]
-        write(folder, number, found, cut.samples)
+        write(folder, number, cut.usable(found), cut.samples)
 
 
 def noise(setup: Setup, weights: Weights) -> Delta:

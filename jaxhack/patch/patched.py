@@ -63,8 +63,8 @@ def load(folder: Path, parent: Predictor) -> Predictor:
             found = {name: stored[name] for name in stored.files}
     except (OSError, ValueError, zipfile.BadZipFile):  # whose hash fits all the same
         found = {}
-    wanted = {name: leaf.shape for name, leaf in _named(parent.params).items()}
-    if {name: leaf.shape for name, leaf in found.items()} != wanted:
+    wanted = {name: (leaf.shape, leaf.dtype) for name, leaf in _named(parent.params).items()}
+    if {name: (leaf.shape, leaf.dtype) for name, leaf in found.items()} != wanted:
         raise ValueError(f"{folder / PARAMS} does not hold the weights of {parent.name}.")
     leaves = [jnp.asarray(found[name]) for name in wanted]
     return _renewed(parent, jax.tree.unflatten(jax.tree.structure(parent.params), leaves), record)
