@@ -508,7 +508,11 @@ def report(run) -> None:
 
     try:
         stored = Path(run, runs.RECORD)
-        many = stored.is_file() and "legs" in runs.read(stored)["record"]
+        record = runs.read(stored)["record"] if stored.is_file() else {}
+        if "recipe" in record:
+            audit = Path(run, "rounds", "1", min(record["sources"]))
+            raise ValueError(f"{run!r} is a patching: name one of its audits, such as {audit}.")
+        many = "legs" in record
         summary = suite.make(Path(run)) if many else work.make(run)
     except (LookupError, TypeError, AttributeError) as error:
         kind = type(error).__name__

@@ -9,7 +9,7 @@ import toys
 from click.testing import CliRunner
 
 import jaxhack as jh
-from jaxhack import registry, rows
+from jaxhack import audio, registry, rows
 from jaxhack.cli import main
 from jaxhack.patch import Recipe, pairs, patch, patched
 from jaxhack.settings import BLIND
@@ -60,6 +60,8 @@ def test_it_hardens_and_says_so(done, clips):
     assert summary["rounds"][0]["pairs"] == hacked > 0
     final = jh.predictor(out / "patched")
     assert final.name == summary["name"] and final.params.shape == toys.predictor().params.shape
+    refused = CliRunner().invoke(main, ["report", str(out)])
+    assert refused.exit_code == 2 and f"such as {out}/rounds/1/latent-toy/pgd." in " ".join(refused.output.split())
     lineage = patched.read(out / "patched")["lineage"]
     assert lineage["round"] == 2 and lineage["record"]["recipe"]["margin"] == 0.5
 
