@@ -103,9 +103,7 @@ def gather(
     names = [predictor.name for predictor in made] + [Path(file).stem for file in scores]
     if not names:
         raise ValueError("Nothing to compare with the ratings: name a predictor, or a file of scores.")
-    twice = {name for name in names if names.count(name) > 1}
-    if twice:
-        raise ValueError(f"Two predictors are called {min(twice)!r}: nothing would tell their results apart.")
+    registry.distinct("predictor", names)
     read_back = {name: _stored(file, rated) for name, file in stored.items()}  # refused before anything is computed
     asked = data.utterances([one for one in rated if one.mos is not None]) if made else []
     found: dict[str, list[Row]] = {}

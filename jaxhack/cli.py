@@ -51,6 +51,8 @@ class _Group(click.Group):
 
 _paths = click.argument("paths", nargs=-1, required=True, metavar="PATH...", type=click.Path())
 _models = click.option("--models", metavar="DIR", help="Folder of weight files, looked in first.")
+_resume = click.option("--resume", is_flag=True, help="Continue an interrupted run.")
+_overwrite = click.option("--overwrite", is_flag=True, help="Replace the run in DIR.")
 _format = click.option(
     "--format", "form", type=click.Choice(["csv", "jsonl"]), default="csv", help="Form of the rows."
 )
@@ -338,8 +340,8 @@ def reconstruct(paths, codec, out, models, form) -> None:
 @click.option(
     "--out", metavar="DIR", help="New folder for rows, summary, report and examples.  [default: runs/PREDICTOR]"
 )
-@click.option("--resume", is_flag=True, help="Continue an interrupted run.")
-@click.option("--overwrite", is_flag=True, help="Replace the run in DIR.")
+@_resume
+@_overwrite
 def audit(paths, predictor, out, space, attacker, epsilon, options, **settings: Any) -> None:
     """Measure how hackable a predictor is: train attackers, attack recordings that they never saw.
 
@@ -461,8 +463,8 @@ def _recipe(flag: str, text: str, **more: Any) -> Callable:
 @_recipe("--capacity", "Pairs that are kept.")
 @_models
 @click.option("--out", metavar="DIR", help="New folder.  [default: runs/PREDICTOR-patch]")
-@click.option("--resume", is_flag=True, help="Continue an interrupted run.")
-@click.option("--overwrite", is_flag=True, help="Replace the run in DIR.")
+@_resume
+@_overwrite
 def patch(paths, predictor, out, space, codec, attacker, options, ratings, models, **given: Any) -> None:
     """Train a predictor against attacks on it, round by round; DIR/patched is a predictor's name from then on.
 

@@ -8,7 +8,6 @@ An outer ``vmap`` adds to the mapped axis instead of nesting inside it, so "atta
 axis whatever the order in which the axes were written.
 """
 
-import math
 from collections.abc import Callable
 from functools import partial
 from typing import Any
@@ -22,6 +21,7 @@ from jax.sharding import Mesh, PartitionSpec
 
 PyTree = Any
 
+_WHOLE, _SPLIT = PartitionSpec(), PartitionSpec("batch")
 ACCELERATOR_CHUNK = 256  # utterances in flight at once on one accelerator
 
 
@@ -60,9 +60,8 @@ def mean_gradients(fn: Callable) -> Callable:
     def run(params, examples):
         size, devices = jax.tree.leaves(examples)[0].shape[0], jax.devices()
         chunk = min(_chunk(None) or 1, size)
-        padded = math.ceil(size / (len(devices) * chunk)) * len(devices) * chunk
-        examples = jax.tree.map(lambda x: jnp.concatenate([x, _repeat(x[-1], padded - size)]), examples)
-        counted = jnp.arange(padded) < size
+        examples = _filled(examples, len(devices) * chunk)
+        counted = jnp.arange(jax.tree.leaves(examples)[0].shape[0]) < size
 
         def values(params, part):
             if chunk > 1:
@@ -82,9 +81,7 @@ def mean_gradients(fn: Callable) -> Callable:
             return made if len(devices) == 1 else jax.lax.psum(made, "batch")
 
         if len(devices) > 1:
-            whole, split = PartitionSpec(), PartitionSpec("batch")
-            mesh = Mesh(np.array(devices), ("batch",))
-            sums = jax.shard_map(sums, mesh=mesh, in_specs=(whole, split, split), out_specs=whole, check_vma=False)
+            sums = _over_devices(sums, (_WHOLE, _SPLIT, _SPLIT), _WHOLE)
         return jax.tree.map(lambda x: x / size, sums(params, examples, counted))
 
     return run
@@ -130,13 +127,24 @@ def _run(fn: Callable[[tuple], PyTree], args: tuple, chunk: int | None) -> PyTre
     loop = partial(jax.lax.map, fn, batch_size=_chunk(chunk))
     if len(devices) == 1:
         return loop(args)
-    padded = math.ceil(size / len(devices)) * len(devices)
-    args = jax.tree.map(lambda x: jnp.concatenate([x, _repeat(x[-1], padded - size)]), args)
-    spec = PartitionSpec("batch")
-    mesh = Mesh(np.array(devices), ("batch",))
-    # check_vma off: what `fn` closes over (weights) is replicated, and loops inside it start from constants.
-    out = jax.shard_map(loop, mesh=mesh, in_specs=(spec,), out_specs=spec, check_vma=False)(args)
+    out = _over_devices(loop, (_SPLIT,), _SPLIT)(_filled(args, len(devices)))
     return jax.tree.map(lambda x: x[:size], out)
+
+
+def _filled(args: PyTree, multiple: int) -> PyTree:
+    """Leading axes made a multiple of `multiple` long, by the last example."""
+
+    def fill(x: jax.Array) -> jax.Array:
+        return jnp.concatenate([x, _repeat(x[-1], -x.shape[0] % multiple)])
+
+    return jax.tree.map(fill, args)
+
+
+def _over_devices(fn: Callable, in_specs: tuple[PartitionSpec, ...], out_specs: PartitionSpec) -> Callable:
+    """`fn` on each device, of its part of what is split."""
+    mesh = Mesh(np.array(jax.devices()), ("batch",))
+    # check_vma off: what `fn` closes over (weights) is replicated, and loops inside it start from constants.
+    return jax.shard_map(fn, mesh=mesh, in_specs=in_specs, out_specs=out_specs, check_vma=False)
 
 
 def _chunk(chunk: int | None) -> int | None:

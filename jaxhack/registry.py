@@ -8,7 +8,7 @@ import importlib
 import inspect
 import os
 import re
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -153,6 +153,13 @@ def unknown(what: str, name: str, known: Iterable[str]) -> str:
     near = difflib.get_close_matches(name.lower(), known, n=3, cutoff=0.5)
     hint = f"did you mean {' or '.join(near)}?" if near else f"known: {', '.join(known)}."
     return f"Unknown {what} {name!r}; {hint}"
+
+
+def distinct(what: str, names: Sequence[str]) -> None:
+    """Refuses names of things of one kind, `what`, of which two are equal."""
+    twice = {name for name in names if names.count(name) > 1}
+    if twice:
+        raise ValueError(f"Two {what}s are called {min(twice)!r}: nothing would tell their results apart.")
 
 
 def weights_of(name: str) -> tuple[Weight, ...]:

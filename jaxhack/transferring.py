@@ -81,8 +81,8 @@ def transfer(
         raise ValueError(f"{out} is the run itself: give the transfer a folder of its own.")
     sources = [load(*found, attacked=attacked, codec=codec, models=models) for found in expand(runs)]
     judges = [registry.predictor(name, models=models) for name in predictors]
-    _distinct("run", [source.label for source in sources])
-    _distinct("predictor", [judge.name for judge in judges])
+    registry.distinct("run", [source.label for source in sources])
+    registry.distinct("predictor", [judge.name for judge in judges])
     others = inputs.collect(list(paths)) if paths else None
     out, lines = Path(out), []
     for source in sources:
@@ -321,12 +321,6 @@ def _unchanged(source: Source, heard: Sequence[Mapping[str, Any]]) -> None:
             f"{len(changed)} test recordings of {source.folder}, such as {changed[0]!r}, are not what they were: "
             "name the recordings to perturb."
         )
-
-
-def _distinct(what: str, names: Sequence[str]) -> None:
-    twice = {name for name in names if names.count(name) > 1}
-    if twice:
-        raise ValueError(f"Two {what}s are called {min(twice)!r}: nothing would tell their results apart.")
 
 
 def _csv(lines: Sequence[Mapping[str, Any]]) -> str:

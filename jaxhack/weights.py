@@ -41,7 +41,7 @@ def find(weight: Weight, models: str | os.PathLike[str] | None = None) -> Path |
     for place in _places(weight, models):
         if not place.path.is_file():
             continue
-        found = weight.sha256 and _sha256(place.path)
+        found = weight.sha256 and sha256(place.path)
         if found == weight.sha256:
             return place.path
         if place.pinned:
@@ -94,18 +94,18 @@ def fetch(weight: Weight) -> Path:
         raise ValueError(f"{weight.file} {_to_bring(weight)}")
     if weight.source.startswith("bundled:"):
         path = _bundled(weight.source, weight.file)
-        if not (path.is_file() and _sha256(path) == weight.sha256):
+        if not (path.is_file() and sha256(path) == weight.sha256):
             what = "has other contents" if path.is_file() else "is missing"
             raise ValueError(f"The installation is damaged: {str(path)!r}, a part of it, {what}; reinstall jaxhack.")
         return path
     target = cache_path(weight)
-    if target.is_file() and _sha256(target) == weight.sha256:
+    if target.is_file() and sha256(target) == weight.sha256:
         return target
     try:
         target.parent.mkdir(parents=True, exist_ok=True)
         with tempfile.TemporaryDirectory(dir=target.parent) as folder:
             got = _download(weight.source, weight, Path(folder))
-            found = _sha256(got)
+            found = sha256(got)
             if found != weight.sha256:
                 raise ValueError(
                     f"{weight.source} gave other contents for {weight.file}: SHA-256 is {found}, expected "
@@ -221,6 +221,7 @@ def _put(weight: Weight) -> str:
     return f"put it at {where} and pass --models DIR or set ${MODELS_VARIABLE}"
 
 
-def _sha256(path: Path) -> str:
+def sha256(path: Path) -> str:
+    """Of a file's content, in hexadecimal digits."""
     with open(path, "rb") as file:
         return hashlib.file_digest(file, "sha256").hexdigest()

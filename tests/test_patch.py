@@ -15,6 +15,7 @@ from jaxhack.patch import losses, patched, regression, replay
 from jaxhack.patch.clips import store
 from jaxhack.patch.fitting import LOG, Term, adamw, fit
 from jaxhack.patch.replay import Pairs
+from jaxhack.weights import sha256
 
 pytestmark = [pytest.mark.standard_promotion, pytest.mark.quick_compilation]  # optax and orbax
 
@@ -246,7 +247,7 @@ def edit(folder, **changes):
 def hostile(folder, arrays):
     """Other arrays under a hash that fits."""
     np.savez(folder / patched.PARAMS, **arrays)
-    edit(folder, params=patched._digest(folder / patched.PARAMS))
+    edit(folder, params=sha256(folder / patched.PARAMS))
 
 
 def test_names_win_over_folders(listed, tmp_path, monkeypatch):

@@ -132,15 +132,15 @@ def adamw(
 
     def label(path: Any, leaf: Any) -> str:
         del leaf
-        return "head" if name(path).startswith(tuple(head)) else "rest"
+        return "head" if weight_name(path).startswith(tuple(head)) else "rest"
 
     labels = jax.tree_util.tree_map_with_path(label, params)
     if "head" not in jax.tree.leaves(labels):
         paths = jax.tree_util.tree_flatten_with_path(params)[0]
-        known = sorted({name(path).rpartition("/")[0] for path, _ in paths})
+        known = sorted({weight_name(path).rpartition("/")[0] for path, _ in paths})
         raise ValueError(f"No weight's name begins with {' or '.join(head)}; there are {', '.join(known)}.")
     rates = {"head": head_learning_rate or learning_rate, "rest": learning_rate}
     return optax.multi_transform({part: optax.adamw(rate) for part, rate in rates.items()}, labels)
 
 
-name = partial(jax.tree_util.keystr, simple=True, separator="/")
+weight_name = partial(jax.tree_util.keystr, simple=True, separator="/")  # of its path in the params

@@ -107,7 +107,7 @@ def patch(
         raise ValueError(f"Each round has the next seed: the last one's must be below 2**32, got {last}.")
     training, _, warnings = auditing.choose([inputs.DEMO] if demo else paths or (), (), (), sources[0].settings)
 
-    def set_up(source: Source, target: Predictor, number: int) -> Setup:
+    def set_up(source: Source, target: Predictor, number: int, panel: str | Sequence[str | Measure] = panel) -> Setup:
         again = Settings(**asdict(source.settings) | {"seed": source.settings.seed + number - 1})
         chain = source.codec or DEFAULT_CODEC
         loaded = auditing.load(target, chain, source.settings.space, panel=panel, models=models)
@@ -140,8 +140,8 @@ def patch(
         for number in range(1, recipe.rounds + 1):
             folder, found = out / "rounds" / str(number), {}
             told = suites.numbered(observe, f"round {number} of {recipe.rounds}")
-            for source in sources:
-                setup, place = set_up(source, current, number), folder / source.name
+            for source, at_first in zip(sources, first, strict=True):
+                setup, place = set_up(source, current, number, at_first.panel), folder / source.name
                 cut = pairs.Cut(setup.sample_rate, start.sample_rate, samples, start.min_samples)
                 found[source.name] = _collect(recipe, setup, training, place, cut, told)
                 for batch in pairs.read(place):
@@ -222,9 +222,7 @@ def _sources(
         if recipe.source == "random":
             combined = {space: ["square"] for space in combined}  # the same
     chains = [registry.codec(codec, models=models) for codec in codecs]
-    called = [chain.name for chain in chains]
-    if twice := {name for name in called if called.count(name) > 1}:
-        raise ValueError(f"Two codecs are called {min(twice)!r}: name each once.")
+    registry.distinct("codec", [chain.name for chain in chains])
     made = []
     for space, names in combined.items():
         for chain in chains if KINDS[space].chain else [None]:

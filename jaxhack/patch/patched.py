@@ -1,6 +1,5 @@
 """A predictor with other weights than those published: a folder that is accepted wherever a predictor is named."""
 
-import hashlib
 import json
 import os
 import zipfile
@@ -13,7 +12,9 @@ import jax.numpy as jnp
 import numpy as np
 
 from jaxhack import run
+from jaxhack.patch.fitting import weight_name
 from jaxhack.types import Predictor, PyTree
+from jaxhack.weights import sha256
 
 RECORD, PARAMS = "patched.json", "params.npz"
 
@@ -35,7 +36,7 @@ def save(folder: Path, predictor: Predictor, parent: Predictor, lineage: Mapping
     with part.open("wb") as file:
         np.savez(file, **arrays)  # type: ignore[arg-type]  # its other argument has a default
     os.replace(part, folder / PARAMS)
-    digest = _digest(folder / PARAMS)
+    digest = sha256(folder / PARAMS)
     record = {
         "name": f"{parent.name}-patched-{digest[:6]}",
         "parent": parent.name,
@@ -56,7 +57,7 @@ def load(folder: Path, parent: Predictor) -> Predictor:
     record = read(folder)
     if dict(parent.weights) != record["parent_weights"]:
         raise ValueError(f"{folder} was patched from other weights of {parent.name} than those found.")
-    if not (folder / PARAMS).is_file() or _digest(folder / PARAMS) != record["params"]:
+    if not (folder / PARAMS).is_file() or sha256(folder / PARAMS) != record["params"]:
         raise ValueError(f"{folder / PARAMS} is not what {RECORD} says: copy the folder anew, or patch again.")
     try:
         with np.load(folder / PARAMS, allow_pickle=False) as stored:
@@ -100,9 +101,4 @@ def _renewed(parent: Predictor, params: PyTree, record: Mapping[str, Any]) -> Pr
 def _named(params: PyTree) -> dict[str, np.ndarray]:
     """Weight name -> its values."""
     paths = jax.tree_util.tree_flatten_with_path(params)[0]
-    return {jax.tree_util.keystr(path, simple=True, separator="/"): np.asarray(leaf) for path, leaf in paths}
-
-
-def _digest(file: Path) -> str:
-    with file.open("rb") as content:
-        return hashlib.file_digest(content, "sha256").hexdigest()
+    return {weight_name(path): np.asarray(leaf) for path, leaf in paths}
