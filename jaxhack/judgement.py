@@ -73,9 +73,10 @@ def attack_test_set(
       observe: called after each batch.
       keep: called with each batch's signals before its rows are stored, so that what it stores is never missing.
     """
-    if (folder / "rows.parquet").exists():
-        return
     parts = folder / "parts"
+    if (folder / "rows.parquet").exists():
+        rows.drop_parts(parts)
+        return
     run = jax.jit(partial(judge, setup, signals_too=keep is not None))
     transcripts = Transcripts(folder / "transcripts.jsonl")
     done, todo = 0, list(batches(test, setup.sample_rate))

@@ -149,7 +149,7 @@ def write(path: str | Path, rows: Sequence[Mapping[str, Any]]) -> None:
     path = Path(path)
     table = _table(rows)
     path.parent.mkdir(parents=True, exist_ok=True)
-    temporary = path.with_name(f".{path.name}.{os.getpid()}.tmp")
+    temporary = path.with_name(f".{path.name}.tmp")  # one name: what a crash leaves is overwritten
     try:
         with open(temporary, "wb") as file:
             pq.write_table(table, file)

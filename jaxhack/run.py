@@ -98,7 +98,8 @@ def open_run(out: Path, record: Mapping[str, Any], *, resume: bool = False, over
     out = Path(out)
     record = json.loads(json.dumps(record))
     found = out / RECORD
-    if out.exists() and any(out.iterdir()):
+    begun = f"{RECORD}.part"  # all that a crash at the very start leaves
+    if out.exists() and any(path.name != begun for path in out.iterdir()):
         if not (resume or overwrite):
             raise ValueError(
                 f"{out} is not empty: continue it with --resume, replace it with --overwrite, or name another "

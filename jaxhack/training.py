@@ -11,6 +11,7 @@ import numpy as np
 import orbax.checkpoint as ocp
 
 from jaxhack.crops import Crops
+from jaxhack.run import write_text
 from jaxhack.types import Array, Attacker, PyTree
 
 HOST_STEP = 5  # steps between two visits of the host: what a crash can lose
@@ -155,4 +156,4 @@ def _jsonable(metrics: dict[str, np.ndarray], i: int) -> dict[str, list[float | 
 def keep_lines(log: Path, count: int) -> None:
     """Drops what was logged after the last checkpoint."""
     lines = log.read_text().splitlines(keepends=True)[:count] if log.exists() else []
-    log.write_text("".join(lines))
+    write_text(log, "".join(lines))

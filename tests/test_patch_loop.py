@@ -1,7 +1,11 @@
 """The closed loop on a toy codec and a toy predictor: it hardens, resumes, and refuses."""
 
 import json
+import os
+import subprocess
+import sys
 from functools import partial
+from pathlib import Path
 
 import numpy as np
 import pytest
@@ -82,26 +86,26 @@ def test_pairs_are_the_signals_of_the_rows(done):
         assert scores[1] - scores[0] > 0.3
 
 
-def test_an_interrupted_loop_ends_as_an_unbroken_one(done, clips, tmp_path):
-    out, summary = done
-    seen = []
-
-    def stop_at(when):
-        def observe(stage, count, total, figures):
-            seen.append((stage, count))
-            if len(seen) == when:
-                raise KeyboardInterrupt
-
-        return observe
-
-    broken = tmp_path / "broken"
-    for when in (3, 4, 6):  # after the first attack, in its fit, in the next round
-        seen.clear()
-        with pytest.raises(KeyboardInterrupt):
-            run([clips], out=broken, recipe=Recipe(**RECIPE), resume=broken.exists(), observe=stop_at(when), **PGD)
-    assert run([clips], out=broken, recipe=Recipe(**RECIPE), resume=True, **PGD) == summary
-    for name in ("rounds/2/latent-toy/pgd/rows.parquet", "patched/params.npz"):
-        assert (broken / name).read_bytes() == (out / name).read_bytes()
+def test_a_process_that_is_killed_anywhere_ends_as_one_that_is_not(clips, tmp_path):
+    """`kill -9` before writes of every kind: to attackers, pairs, rows, a fit's steps, a patched predictor."""
+    sizes = {"seeds": 1, "steps": 10, "profile": "quick", "attackers": "universal", "panel": "si_sdr"}
+    tests = Path(__file__).parent
+    as_here = {"JAX_DISABLE_MOST_OPTIMIZATIONS": "1", "JAX_PERSISTENT_CACHE_MIN_COMPILE_TIME_SECS": "0"}
+    environment = os.environ | as_here | {"PYTHONPATH": f"{tests.parent}{os.pathsep}{tests}"}
+    given = json.dumps({"settings": sizes, "recipe": RECIPE})
+    command = [sys.executable, tests / "killed.py", clips, tmp_path, given]
+    ended = subprocess.run(command, env=environment, capture_output=True, text=True)
+    assert ended.returncode == 0, ended.stderr
+    whole, broken = (
+        {path.relative_to(out): path.read_bytes() for path in out.rglob("*") if path.is_file()}
+        for out in (tmp_path / "whole", tmp_path / "broken")
+    )
+    whole, broken = ({n: b for n, b in found.items() if "checkpoints" not in n.parts} for found in (whole, broken))
+    assert whole.keys() == broken.keys()
+    assert [name for name in whole if whole[name] != broken[name]] == []
+    assert {"summary.json", "patched/params.npz", "rounds/2/latent-toy/universal/rows.parquet"} <= {
+        name.as_posix() for name in whole
+    }
 
 
 def test_a_patched_predictor_is_patched_again_and_short_recordings_make_no_pairs(done, clips, tmp_path):
