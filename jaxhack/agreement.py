@@ -31,10 +31,10 @@ Row = dict[str, Any]
 
 
 def agree(
-    paths: Sequence[str | os.PathLike[str]],
+    paths: inputs.Paths,
     *,
-    predictors: Sequence[str | os.PathLike[str] | Callable | Predictor] = (),
-    scores: Sequence[str | os.PathLike[str]] = (),
+    predictors: registry.Named | Sequence[registry.Named] = (),
+    scores: inputs.Paths = (),
     models: str | os.PathLike[str] | None = None,
     resamples: int = RESAMPLES,
     seed: int = 0,
@@ -61,14 +61,15 @@ def agree(
     return summarise(rated, {name: values(rows) for name, rows in found.items()}, made, resamples, seed)
 
 
-def read(paths: Sequence[str | os.PathLike[str]]) -> list[Rated]:
+def read(paths: inputs.Paths) -> list[Rated]:
     """The recordings of lists with a column ``mos``, and the test splits of sets; see :func:`agree`.
 
     Raises:
       ValueError: a list is broken, a rating is no number, or nothing is rated.
     """
-    sets = [name for path in paths if (name := os.fspath(path)).partition(":")[0] in data.KINDS]
-    lists = [name for path in paths if (name := os.fspath(path)) not in sets]
+    named = [os.fspath(path) for path in inputs.several(paths)]
+    sets = [name for name in named if name.partition(":")[0] in data.KINDS]
+    lists = [name for name in named if name not in sets]
     found = [one for path in sets for one in data.read(path) if one.split == "test"]
     found += [_rated(utterance) for utterance in inputs.collect(lists)] if lists else []
     if all(one.mos is None for one in found):
@@ -83,8 +84,8 @@ def read(paths: Sequence[str | os.PathLike[str]]) -> list[Rated]:
 def gather(
     rated: Sequence[Rated],
     *,
-    predictors: Sequence[str | os.PathLike[str] | Callable | Predictor] = (),
-    scores: Sequence[str | os.PathLike[str]] = (),
+    predictors: registry.Named | Sequence[registry.Named] = (),
+    scores: inputs.Paths = (),
     models: str | os.PathLike[str] | None = None,
     observe: Callable[[Row], None] = lambda row: None,
 ) -> tuple[dict[str, list[Row]], list[Predictor]]:
@@ -98,7 +99,8 @@ def gather(
     Returns:
       Rows in the order of `rated` by name, and the predictors that were asked.
     """
-    made = [registry.predictor(name, models=models) for name in predictors]
+    made = [registry.predictor(name, models=models) for name in inputs.several(predictors)]
+    scores = inputs.several(scores)
     stored = {Path(file).stem: file for file in scores}
     names = [predictor.name for predictor in made] + [Path(file).stem for file in scores]
     if not names:

@@ -2,7 +2,7 @@
 
 import os
 import tempfile
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import asdict
 from functools import partial
 from pathlib import Path
@@ -27,7 +27,7 @@ STATISTICS_CLIPS = 512  # training clips, spread over the set, that the latent's
 
 
 def audit(
-    paths: Sequence[str | Path] | None = None,
+    paths: inputs.Paths | None = None,
     *,
     predictor: str | os.PathLike[str] | Callable | Predictor = DEFAULT_PREDICTOR,
     codec: str | Codec = DEFAULT_CODEC,
@@ -36,8 +36,8 @@ def audit(
     models: str | os.PathLike[str] | None = None,
     sample_rate: int | None = None,
     out: str | Path,
-    train_paths: Sequence[str | Path] = (),
-    test_paths: Sequence[str | Path] = (),
+    train_paths: inputs.Paths = (),
+    test_paths: inputs.Paths = (),
     resume: bool = False,
     overwrite: bool = False,
     observe: Observer = lambda *_: None,
@@ -78,22 +78,25 @@ def audit(
     demo = paths is None and not (train_paths or test_paths)
     if profile is None:
         profile = "quick" if demo else "paper"
-    chosen = Settings.of(profile, **settings)  # refused before weights are read
+    chosen, named = Settings.of(profile, **settings), predictor  # refused before weights are read
     predictor, chain, witnesses = load(
         predictor, codec, chosen.space, panel=panel, asr_model=asr_model, models=models, sample_rate=sample_rate
     )
-    shortest = max(predictor.min_samples, 1) / predictor.sample_rate
-    if chosen.crop_seconds < shortest:
-        raise ValueError(
-            f"crop_seconds must be at least {shortest:g}, the shortest that {predictor.name} scores, "
-            f"got {chosen.crop_seconds}."
-        )
+    crops.samples(predictor, "crop_seconds", chosen.crop_seconds)
     training, test, warnings = choose([inputs.DEMO] if demo else paths or (), train_paths, test_paths, chosen)
     setup = set_up(predictor, chain, witnesses, chosen, len(test))
     if reason := refusal(setup):
         raise ValueError(reason)
     return carry_out(
-        setup, training, test, Path(out), warnings=warnings, resume=resume, overwrite=overwrite, observe=observe
+        setup,
+        training,
+        test,
+        Path(out),
+        warnings=warnings,
+        resume=resume,
+        overwrite=overwrite,
+        needed=[named, models, asr_model, *lists(paths, train_paths, test_paths)],
+        observe=observe,
     )
 
 
@@ -106,6 +109,7 @@ def carry_out(
     warnings: Sequence[str] = (),
     resume: bool = False,
     overwrite: bool = False,
+    needed: Iterable[Any] = (),
     observe: Observer = lambda *_: None,
     keep: Keep | None = None,
     listening: bool = True,
@@ -120,14 +124,16 @@ def carry_out(
       warnings: about the utterances, for the report.
       resume: as `audit`'s, and what follows but the last.
       overwrite: see there.
-      observe: see there.
+      needed: as of :func:`~jaxhack.run.open_run`; the utterances are among it anyway.
+      observe: as `audit`'s.
       keep: as of :func:`~jaxhack.judgement.attack_test_set`.
       listening: whether examples to listen to are written.
     """
     space = setup.space(setup.untrained())
     with run.alone(out):
         record = recorded(setup, space, training, test)
-        folder = run.open_run(out, record, resume=resume, overwrite=overwrite)
+        needed = (*needed, *(utterance.path for utterance in (*training, *test)))
+        folder = run.open_run(out, record, resume=resume, overwrite=overwrite, needed=needed)
         if not all((folder / name).exists() for name in ("rows.parquet", "summary.json")):
             plan = {"predictor": setup.predictor.name, "name": space.name, "demo": record["demo"]}
             observe("start", 0, len(training) + len(test), plan | record["settings"])
@@ -181,10 +187,15 @@ def set_up(
     return Setup(predictor, chain, _rate(predictor, chain), panel, settings, test)
 
 
+def lists(paths: inputs.Paths | None, train_paths: inputs.Paths, test_paths: inputs.Paths) -> list[str | os.PathLike]:
+    """Every path that the recordings were named by."""
+    return [path for given in (paths or (), train_paths, test_paths) for path in inputs.several(given)]
+
+
 def choose(
-    paths: Sequence[str | Path],
-    train_paths: Sequence[str | Path],
-    test_paths: Sequence[str | Path],
+    paths: inputs.Paths,
+    train_paths: inputs.Paths,
+    test_paths: inputs.Paths,
     settings: Settings,
 ) -> tuple[list[inputs.Utterance], list[inputs.Utterance], list[str]]:
     """Training and test utterances, disjoint by speaker where that is known, and warnings about them.

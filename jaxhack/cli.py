@@ -419,7 +419,7 @@ def transfer(given, predictors, attacked, models, out, resume, overwrite) -> Non
     """
     from jaxhack import run, transferring
 
-    runs = [path for path in given if Path(path, run.RECORD).exists()]
+    runs = [path for path in given if os.path.exists(Path(path, run.RECORD))]
     paths = [path for path in given if path not in runs]
     if not runs:
         raise ValueError(f"{given[0]!r} holds no run ({run.RECORD}): name the folder of a finished audit first.")
@@ -522,7 +522,7 @@ def report(run) -> None:
 
     try:
         stored = Path(run, runs.RECORD)
-        record = runs.read(stored)["record"] if stored.is_file() else {}
+        record = runs.read(stored)["record"] if os.path.isfile(stored) else {}
         if "recipe" in record:
             audit = Path(run, "rounds", "1", min(record["sources"]))
             raise ValueError(f"{run!r} is a patching: name one of its audits, such as {audit}.")
@@ -676,7 +676,7 @@ def _written(
     table = csv.DictWriter(stream, columns, lineterminator="\n")
     if form == "csv":
         table.writeheader()
-    with _bar(total) as advance:
+    with _bar(0 if stream.isatty() else total) as advance:  # a terminal that shows the rows needs no bar as well
         for row in rows:
             short = {key: round(value, 6) if isinstance(value, float) else value for key, value in row.items()}
             if form == "csv":
@@ -690,11 +690,13 @@ def _written(
 
 @contextmanager
 def _bar(total: int) -> Iterator[Callable[[dict[str, Any]], None]]:
-    """Takes each row that is done; what a person at a terminal sees of it."""
+    """Takes each row that is done; what a person at a terminal sees of it: nothing of a total of 0."""
     from rich.console import Console
     from rich.progress import Progress
 
-    with Progress(console=Console(stderr=True), transient=True, disable=not sys.stderr.isatty()) as progress:
+    with Progress(
+        console=Console(stderr=True), transient=True, disable=not (total and sys.stderr.isatty())
+    ) as progress:
         task = progress.add_task("rows", total=total)
         yield lambda row: progress.advance(task)
 

@@ -7,9 +7,24 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from jaxhack.types import Point, PyTree
+from jaxhack.types import Point, Predictor, PyTree
 
 ENCODE_BATCH = 32  # crops encoded at once
+
+
+def samples(predictor: Predictor, setting: str, seconds: float) -> int:
+    """How many samples of a predictor's rate a crop of so many seconds has.
+
+    Raises:
+      ValueError: the predictor has no score of so few; `setting` is what the sentence calls them.
+    """
+    size, shortest = round(seconds * predictor.sample_rate), max(predictor.min_samples, 1)
+    if size < shortest:
+        raise ValueError(
+            f"{setting} must be at least {shortest / predictor.sample_rate:g}, the shortest that {predictor.name} "
+            f"scores, got {seconds:g}."
+        )
+    return size
 
 
 def windows(wav: np.ndarray, size: int) -> list[np.ndarray]:

@@ -10,7 +10,7 @@ import os
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from functools import lru_cache
 from pathlib import Path, PurePath
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 from jaxhack import audio
 from jaxhack.audio import SUFFIXES
@@ -21,6 +21,8 @@ PATH_COLUMNS = ("path", "file", "filename", "audio", "wav")  # the first that a 
 ID_COLUMNS = ("id", "utterance")
 _BEGINNING = 2**20  # bytes of a file that its fingerprint reads
 _HEARD = 30.0  # s of a recording that its digest reads
+
+Paths = str | os.PathLike[str] | Sequence[str | os.PathLike[str]]  # one alone, or many
 
 
 class Utterance(NamedTuple):
@@ -41,7 +43,13 @@ class _Found(NamedTuple):
     meta: Mapping[str, str]
 
 
-def collect(paths: Sequence[str | os.PathLike[str]]) -> list[Utterance]:
+def several(given: Any) -> list[Any]:
+    """What a caller names where there may be many: one path, predictor or codec alone is a list of one."""
+    alone = isinstance(given, str | os.PathLike) or callable(given) or hasattr(given, "_fields")
+    return [given] if alone else list(given)
+
+
+def collect(paths: Paths) -> list[Utterance]:
     """Lists the utterances of files, folders, manifests (.csv, .jsonl) and Kaldi lists (.scp), in order.
 
     A folder is walked to its end in sorted order, without hidden names and without folders that an audit wrote. A
@@ -55,11 +63,12 @@ def collect(paths: Sequence[str | os.PathLike[str]]) -> list[Utterance]:
     beside = lru_cache(maxsize=None)(_beside)  # for this call alone: folders change
     found: list[_Found] = []
     known: list[Mapping[str, str]] = []  # every manifest row seen: they say who spoke in a clean file
+    paths = several(paths)
     for given in paths:
         if not os.fspath(given):
             raise ValueError("A path is empty: name a file or folder, '.' for the current one.")
         path = Path(given)
-        if path.is_dir():
+        if os.path.isdir(path):
             new, rows = _walk(path, beside)
         elif path.suffix.lower() in (".csv", ".jsonl"):
             new = list(_manifest(path))
@@ -339,7 +348,8 @@ def text_lines(path: Path, *, missing_ok: bool = False) -> list[str]:
     except FileNotFoundError as error:
         raise ValueError(f"{str(path)!r} does not exist.") from error
     except (OSError, UnicodeDecodeError) as error:
-        raise ValueError(f"{str(path)!r} cannot be read as UTF-8 text: {error}.") from error
+        why = (isinstance(error, OSError) and error.strerror) or error
+        raise ValueError(f"{str(path)!r} cannot be read as UTF-8 text: {why}.") from error
 
 
 def _once(found: list[_Found]) -> list[_Found]:

@@ -40,7 +40,7 @@ class Probed(NamedTuple):
 
 
 def probe(
-    paths: Sequence[str | os.PathLike[str]] | None = None,
+    paths: inputs.Paths | None = None,
     *,
     predictor: str | os.PathLike[str] | Callable | Predictor = DEFAULT_PREDICTOR,
     codec: str | Codec = DEFAULT_CODEC,
@@ -64,14 +64,14 @@ def probe(
 
 
 def prepare(
-    paths: Sequence[str | os.PathLike[str]] | None,
+    paths: inputs.Paths | None,
     *,
     predictor: str | os.PathLike[str] | Callable | Predictor,
     codec: str | Codec,
     models: str | os.PathLike[str] | None,
 ) -> tuple[list[inputs.Utterance], Predictor, dict[str, Probe]]:
     """The recordings, the predictor and the probes that :func:`run` takes; arguments as of :func:`probe`."""
-    utterances = inputs.collect([inputs.DEMO] if paths is None else list(paths))
+    utterances = inputs.collect(inputs.DEMO if paths is None else paths)
     chain, made = registry.codec(codec, models=models), registry.predictor(predictor, models=models)
     made = made.at_rate(chain.sample_rate) if made.at_rate else made
     return utterances, made, recording_probes(made.sample_rate, chain)

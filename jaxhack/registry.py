@@ -167,8 +167,11 @@ def weights_of(name: str) -> tuple[Weight, ...]:
     return tuple(_load(entry(name).weights))
 
 
+Named = str | os.PathLike[str] | Callable | Predictor  # what leads to a predictor
+
+
 def predictor(
-    name: str | os.PathLike[str] | Callable | Predictor,
+    name: Named,
     *,
     models: str | os.PathLike[str] | None = None,
     sample_rate: int | None = None,
@@ -197,8 +200,8 @@ def predictor(
     name = name if callable(name) else os.fspath(name)
     if made := None if callable(name) else re.fullmatch(r"\s*(\w+)\((.*)\)\s*", name):
         return at_rate(_composed(made[1], _parts(str(name), made[2]), models, dtype), sample_rate)
-    if not callable(name) and name not in ENTRIES and (folder := Path(name)).is_dir():
-        return at_rate(_patched(folder, models, dtype), sample_rate)
+    if not callable(name) and name not in ENTRIES and os.path.isdir(name):
+        return at_rate(_patched(Path(name), models, dtype), sample_rate)
     black_box = _black_box(name)
     if black_box is None:
         return at_rate(_make(str(name), "predictor", models, dtype), sample_rate)

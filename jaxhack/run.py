@@ -4,6 +4,7 @@ import errno
 import json
 import os
 import platform
+import re
 import shutil
 import sys
 from collections.abc import Iterable, Iterator, Mapping
@@ -81,7 +82,14 @@ def alone(out: Path) -> Iterator[None]:
         os.close(handle)
 
 
-def open_run(out: Path, record: Mapping[str, Any], *, resume: bool = False, overwrite: bool = False) -> Path:
+def open_run(
+    out: Path,
+    record: Mapping[str, Any],
+    *,
+    resume: bool = False,
+    overwrite: bool = False,
+    needed: Iterable[Any] = (),
+) -> Path:
     """Makes the folder of a new run, or re-enters that of an interrupted one.
 
     Args:
@@ -89,9 +97,10 @@ def open_run(out: Path, record: Mapping[str, Any], *, resume: bool = False, over
       record: what the run is a function of (configuration, inputs, weights); JSON-able. Kept in ``run.json``.
       resume: continue the run found in `out`; it must have the same record.
       overwrite: throw away the run found in `out`. Files that no run writes are left alone.
+      needed: what the caller named and read, paths and names of models among it, which must not be thrown away.
 
     Raises:
-      ValueError: if `out` holds something and neither was asked for, or another run than `record`.
+      ValueError: if `out` holds something and neither was asked for, another run than `record`, or what is needed.
     """
     if resume and overwrite:
         raise ValueError("--resume and --overwrite exclude each other: give one.")
@@ -112,14 +121,27 @@ def open_run(out: Path, record: Mapping[str, Any], *, resume: bool = False, over
         if resume:
             _check_same(found, record)
             return out
-        for name in (*_parts(found), *OWN):
-            path = out / name
+        doomed = [out / name for name in (*_parts(found), *OWN)]
+        _spare(out, doomed, needed)
+        for path in doomed:
             shutil.rmtree(path) if path.is_dir() else path.unlink(missing_ok=True)
             if path.parent != out and not any(path.parent.iterdir()):
                 path.parent.rmdir()
     out.mkdir(parents=True, exist_ok=True)
     write_json(found, {"record": record, "versions": versions()})
     return out
+
+
+def _spare(out: Path, doomed: Iterable[Path], needed: Iterable[Any]) -> None:
+    """Refuses to delete what is needed, alone or as a part of ``min(runs/a/patched,nisqa)``."""
+    places = {path.resolve() for path in doomed}
+    for given in needed:
+        text = os.fspath(given) if isinstance(given, str | os.PathLike) else ""
+        for name in (text, *re.split("[(),]", text)):
+            if os.path.lexists(name) and places & {(real := Path(name).resolve()), *real.parents}:
+                raise ValueError(
+                    f"{name} is part of the run in {out} that --overwrite would delete: give --out another folder."
+                )
 
 
 def _parts(found: Path) -> list[str]:

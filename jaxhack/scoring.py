@@ -1,6 +1,7 @@
 """Scores of recordings: any number of files of any rate and length, one row each, in input order."""
 
 import math
+import os
 from collections import defaultdict, deque
 from collections.abc import Callable, Iterable, Iterator
 from functools import lru_cache
@@ -9,7 +10,7 @@ from typing import Any, NamedTuple
 import jax
 import numpy as np
 
-from jaxhack import audio
+from jaxhack import audio, inputs
 from jaxhack.inputs import Utterance
 from jaxhack.parallel import mapped
 from jaxhack.registry import at_rate
@@ -24,7 +25,7 @@ STATUSES = ("ok", "too_short", "unreadable", "failed")
 
 def score_files(
     predictor: Predictor,
-    utterances: Iterable[Utterance],
+    utterances: str | os.PathLike[str] | Iterable[Utterance],
     *,
     sample_rate: int | None = None,
     batch: int | None = None,
@@ -37,7 +38,7 @@ def score_files(
 
     Args:
       predictor: R.
-      utterances: what to score; may be a generator.
+      utterances: what to score; may be a generator, or one path, as :func:`jaxhack.inputs.collect` takes it.
       sample_rate: Hz at which all are judged; None: see above.
       batch: utterances in one call of the predictor; None: one a device on a CPU, 16 on an accelerator.
 
@@ -49,6 +50,8 @@ def score_files(
       ValueError: a rate that the predictor does not take.
     """
     scorer = _Scorer(at_rate(predictor, sample_rate), sample_rate, batch)
+    if isinstance(utterances, str | os.PathLike):
+        utterances = inputs.collect(utterances)
     return scorer.rows(map(scorer.submit, utterances))
 
 

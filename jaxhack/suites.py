@@ -23,7 +23,7 @@ class Leg(NamedTuple):
 
 
 def suite(
-    paths: Sequence[str | Path] | None = None,
+    paths: inputs.Paths | None = None,
     *,
     predictor: str | os.PathLike[str] | Callable | Predictor = DEFAULT_PREDICTOR,
     codec: str | Codec = DEFAULT_CODEC,
@@ -35,8 +35,8 @@ def suite(
     models: str | os.PathLike[str] | None = None,
     sample_rate: int | None = None,
     out: str | Path,
-    train_paths: Sequence[str | Path] = (),
-    test_paths: Sequence[str | Path] = (),
+    train_paths: inputs.Paths = (),
+    test_paths: inputs.Paths = (),
     resume: bool = False,
     overwrite: bool = False,
     observe: auditing.Observer = lambda *_: None,
@@ -112,7 +112,9 @@ def suite(
             "validation": validation,
             "demo": any(inputs.is_demo(u) for u in (*training, *test)),
         }
-        run.open_run(out, record, resume=resume, overwrite=overwrite)
+        needed = [predictor, models, asr_model, *auditing.lists(paths, train_paths, test_paths)]
+        needed += [utterance.path for utterance in (*training, *test)]
+        run.open_run(out, record, resume=resume, overwrite=overwrite, needed=needed)
         for number, leg in enumerate(left, start=1):
             chosen, chain, witnesses = loaded[leg.settings.space]
             folder = out / leg.name

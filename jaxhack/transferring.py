@@ -56,10 +56,10 @@ class Source(NamedTuple):
 
 
 def transfer(
-    runs: Sequence[str | os.PathLike[str]],
-    paths: Sequence[str | os.PathLike[str]] = (),
+    runs: inputs.Paths,
+    paths: inputs.Paths = (),
     *,
-    predictors: Sequence[str | os.PathLike[str] | Callable | Predictor] = (),
+    predictors: registry.Named | Sequence[registry.Named] = (),
     attacked: str | os.PathLike[str] | Callable | Predictor | None = None,
     codec: str | Codec | None = None,
     models: str | os.PathLike[str] | None = None,
@@ -96,6 +96,7 @@ def transfer(
     Raises:
       ValueError: a run is unfinished, lacks what a transfer needs, or its weights or recordings are others now.
     """
+    runs, predictors, paths = inputs.several(runs), inputs.several(predictors), inputs.several(paths)
     if any(Path(out).resolve() == Path(given).resolve() for given in runs):
         raise ValueError(f"{out} is the run itself: give the transfer a folder of its own.")
     found = expand(runs)
@@ -104,7 +105,8 @@ def transfer(
     judges = [registry.predictor(name, models=models) for name in predictors]
     registry.distinct("predictor", [judge.name for judge in judges])
     families = {one.patching: _family(one, attacked, models) for one in found} if not judges else {}
-    others = inputs.collect(list(paths)) if paths else None
+    others = inputs.collect(paths) if paths else None
+    needed = [*runs, *(one.folder for one in found), *predictors, attacked, models, *paths]
     out, lines = Path(out), []
     for one, source in zip(found, sources, strict=True):
         summary = json.loads((source.folder / "summary.json").read_text(encoding="utf-8"))
@@ -116,13 +118,13 @@ def transfer(
                 lines.append(itself)
                 continue
             folder = out / folder_name(f"{source.label}@{judge.name}")
-            summary = _judge(source, judge, others or source.test, folder, resume, overwrite, observe)
+            summary = _judge(source, judge, others or source.test, folder, resume, overwrite, needed, observe)
             lines.append(line(source, summary))
     run.write_text(out / TABLE, _csv(lines))
     return lines
 
 
-def expand(runs: Sequence[str | os.PathLike[str]]) -> list[Found]:
+def expand(runs: inputs.Paths) -> list[Found]:
     """The audits meant: of a suite and of a patching each one.
 
     Raises:
@@ -131,8 +133,8 @@ def expand(runs: Sequence[str | os.PathLike[str]]) -> list[Found]:
     if not runs:
         raise ValueError("A transfer needs at least one finished run.")
     made: list[Found] = []
-    for given in map(Path, runs):
-        if not (given / run.RECORD).exists():
+    for given in map(Path, inputs.several(runs)):
+        if not os.path.exists(given / run.RECORD):
             raise ValueError(f"{given} holds no run ({run.RECORD}).")
         record = run.read(given / run.RECORD)["record"]
         places = _places(record)
@@ -334,6 +336,7 @@ def _judge(
     out: Path,
     resume: bool,
     overwrite: bool,
+    needed: Sequence[Any],
     observe: auditing.Observer,
 ) -> dict[str, Any]:
     """One run's attackers on `test`, judged by one predictor: a folder like an audit's."""
@@ -366,7 +369,8 @@ def _judge(
     }
     with run.alone(out):
         found = out / run.RECORD
-        folder = run.open_run(out, record, resume=resume and found.exists(), overwrite=overwrite and found.exists())
+        again = {"resume": resume and found.exists(), "overwrite": overwrite and found.exists()}
+        folder = run.open_run(out, record, **again, needed=[*needed, *(utterance.path for utterance in test)])
         if not all((folder / name).exists() for name in ("rows.parquet", "examples/examples.json")):
             plan = {"predictor": judge.name, "target": source.attacked.name, "name": record["space"]["name"]}
             observe("start", 0, len(test), plan | {"attacker": source.settings.attacker})

@@ -64,7 +64,7 @@ def test_missing_audio(made, kind):
     with pytest.raises(ValueError, match=re.escape(count)) as error:
         data.read(kind, folder)
     assert str(error.value).startswith(f"{kind} cannot be read from {str(folder)!r}, which is to hold ")
-    assert str(error.value).endswith("missing='skip' goes on with what is there.")
+    assert str(error.value).endswith("In Python, jaxhack.data.read(…, missing='skip') goes on with what is there.")
     assert ("Blizzard" in str(error.value)) == (kind in ("bvcc", "voicemos2022-ood"))
     with pytest.warns(UserWarning, match=re.escape(f"Left out: {count}")):
         assert data.read(kind, folder, missing="skip") == rated[1:]

@@ -221,6 +221,9 @@ def refused(*args, **options):
 def test_what_cannot_be_transferred_is_refused_in_one_sentence(trained, moved, clips, tmp_path):
     out = tmp_path / "out"
     copy = Path(shutil.copytree(trained, tmp_path / "copy"))
+    heard = moved[0] / "trained@other" / "examples"
+    assert "examples is part of the run in" in refused([trained], [heard], out=moved[0], overwrite=True)
+    assert any(heard.glob("*.wav"))
     stranger = toys.codec()._replace(weights={"toy.bin": "1" * 64})
     assert "The weights of toy are not those that" in refused([copy], codec=stranger, out=out)
     assert "played against toy, not other" in refused([copy], attacked=other(), out=out)

@@ -1,6 +1,7 @@
 """What all readers share: label files line by line, and the checks of what they list."""
 
 import csv
+import os
 import warnings
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
@@ -9,7 +10,7 @@ from typing import NamedTuple
 from jaxhack import inputs
 from jaxhack.data.rated import Rated
 
-SKIP = "missing='skip' goes on with what is there."
+SKIP = "In Python, jaxhack.data.read(…, missing='skip') goes on with what is there."
 _SHOWN = 3  # missing files that a sentence names
 
 
@@ -113,7 +114,7 @@ def settled(found: Iterable[tuple[str, Rated]], missing: str, hint: str = "") ->
             raise ValueError(f"{where}: {one.id!r} is listed twice, first in {listed[one.id]}.")
         listed[one.id] = where
         rated.append(one)
-    gone = {one.id: one.audio for one in rated if isinstance(one.audio, Path) and not one.audio.is_file()}
+    gone = {one.id: one.audio for one in rated if isinstance(one.audio, Path) and not os.path.isfile(one.audio)}
     if gone:
         named = ", ".join(repr(str(path)) for path in list(gone.values())[:_SHOWN])
         more = ", …" if len(gone) > _SHOWN else ""

@@ -136,7 +136,7 @@ def read(
         if name not in found.options:
             raise ValueError(unknown(f"option of {kind}", name, ("missing", *found.options)))
     folder = Path(folder)
-    if not folder.exists():
+    if not os.path.exists(folder):
         raise ValueError(f"{str(folder)!r} does not exist: it is to hold {kind}'s {found.holds}.")
     try:
         return found.reader(folder, missing=missing, **options)

@@ -10,6 +10,7 @@ import jax.numpy as jnp
 
 from jaxhack import registry
 from jaxhack.detect import Rule
+from jaxhack.inputs import several
 from jaxhack.measures import models as by_model
 from jaxhack.measures.estoi import estoi_measure
 from jaxhack.measures.pesq import pesq_measure
@@ -89,7 +90,7 @@ def make_panel(
         or no measure at all.
     """
     known = kinds()
-    items = [item.strip() for item in chosen.split(",")] if isinstance(chosen, str) else list(chosen)
+    items = [item.strip() for item in chosen.split(",")] if isinstance(chosen, str) else several(chosen)
     if not any(items):
         raise ValueError("A panel needs at least one measure.")
     makers = [

@@ -39,10 +39,10 @@ class Source(NamedTuple):
 
 
 def patch(
-    paths: Sequence[str | Path] | None = None,
+    paths: inputs.Paths | None = None,
     *,
     predictor: str | os.PathLike[str] | Predictor = DEFAULT_PREDICTOR,
-    codecs: Sequence[str | Codec] = (DEFAULT_CODEC,),
+    codecs: str | Codec | Sequence[str | Codec] = (DEFAULT_CODEC,),
     spaces: Sequence[str] | str = "latent",
     attackers: Sequence[str] | str = "grpo",
     options: Mapping[str, Mapping[str, Any]] | None = None,
@@ -51,8 +51,8 @@ def patch(
     out: str | Path,
     recipe: Recipe | None = None,
     rated: Sequence[Rated] = (),
-    train_paths: Sequence[str | Path] = (),
-    test_paths: Sequence[str | Path] = (),
+    train_paths: inputs.Paths = (),
+    test_paths: inputs.Paths = (),
     resume: bool = False,
     overwrite: bool = False,
     observe: auditing.Observer = lambda *_: None,
@@ -123,10 +123,7 @@ def patch(
     if reason := next(filter(None, map(refusal, first)), None):
         raise ValueError(reason)
     start = registry.at_rate(parent, max(s.sample_rate for s in first) if parent.at_rate else None)
-    samples = round(recipe.fit_seconds * start.sample_rate)
-    if samples < start.min_samples:
-        shortest = start.min_samples / start.sample_rate
-        raise ValueError(f"fit_seconds must be at least {shortest:g}, got {recipe.fit_seconds:g}.")
+    samples = crops.samples(start, "fit_seconds", recipe.fit_seconds)
     record = {
         "predictor": auditing.described(start),
         "recipe": asdict(recipe),
@@ -140,7 +137,10 @@ def patch(
     most = recipe.rounds * len(training) * sum(source.settings.seeds for source in sources)
     out = Path(out)
     with run.alone(out), tempfile.TemporaryDirectory(prefix="jaxhack-") as cache:
-        run.open_run(out, record, resume=resume, overwrite=overwrite)
+        needed: list[Any] = [predictor, models, *auditing.lists(paths, train_paths, test_paths)]
+        needed += [utterance.path for utterance in training]
+        needed += [getattr(one.audio, "file", one.audio) for one, _ in ratings]
+        run.open_run(out, record, resume=resume, overwrite=overwrite, needed=needed)
         clips = _clips(start, training, ratings, samples, Path(cache) / "clips.bin")
         current, rounds, ring = parent, [], replay.empty(min(recipe.capacity, most), samples)
         for number in range(1, recipe.rounds + 1):
@@ -209,7 +209,7 @@ def _root(
 
 def _sources(
     recipe: Recipe,
-    codecs: Sequence[str | Codec],
+    codecs: str | Codec | Sequence[str | Codec],
     kinds: Sequence[str] | str,
     attackers: Sequence[str] | str,
     options: Mapping[str, Mapping[str, Any]],
@@ -227,7 +227,7 @@ def _sources(
         combined = suites.combinations(kinds, attackers)
         if recipe.source == "random":
             combined = {space: ["square"] for space in combined}  # the same
-    chains = [registry.codec(codec, models=models) for codec in codecs]
+    chains = [registry.codec(codec, models=models) for codec in inputs.several(codecs)]
     registry.distinct("codec", [chain.name for chain in chains])
     made = []
     for space, names in combined.items():

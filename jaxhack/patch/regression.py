@@ -5,6 +5,7 @@ from pathlib import Path
 
 import numpy as np
 
+from jaxhack import crops
 from jaxhack.patch import losses
 from jaxhack.patch.clips import Clips
 from jaxhack.patch.fitting import Term, adamw, fit
@@ -59,12 +60,7 @@ def train(
     Source: *How Hackable Is Your Speech Quality Metric?*, section IV.
     """
     needs_weights(predictor)
-    samples = round(crop_seconds * predictor.sample_rate)
-    if samples < predictor.min_samples:
-        raise ValueError(
-            f"crop_seconds must be at least {predictor.min_samples / predictor.sample_rate:g}, the shortest that "
-            f"{predictor.name} scores, got {crop_seconds:g}."
-        )
+    samples = crops.samples(predictor, "crop_seconds", crop_seconds)
     wavs, targets = [wav for wav, _ in validation], [mos for _, mos in validation]
     found = fit(
         predictor.params,
