@@ -110,7 +110,9 @@ def trained(
 
 def checkpoints(folder: Path) -> ocp.CheckpointManager:
     """What keeps the newest two checkpoints of a training in a run's folder."""
-    options = ocp.CheckpointManagerOptions(max_to_keep=2, enable_async_checkpointing=False)
+    options = ocp.CheckpointManagerOptions(
+        max_to_keep=2, enable_async_checkpointing=False, cleanup_tmp_directories=True
+    )
     return ocp.CheckpointManager((folder / "checkpoints").absolute(), options=options)
 
 
