@@ -432,6 +432,40 @@ def transfer(given, predictors, attacked, models, out, resume, overwrite) -> Non
     console.print(f"Table: {Path(out) / transferring.TABLE}", markup=False, highlight=False, soft_wrap=True)
 
 
+@main.command(epilog="\b\nExample:\n  jaxhack certify runs/smoothed")
+@click.argument("run", metavar="RUN", type=click.Path())
+@click.option(
+    "--draws", type=click.IntRange(min=1), default=1000, help="Of the noise, for x̂ and for the attack of each seed."
+)
+@click.option("--alpha", type=float, default=0.001, help="Probability that a bound is wrong, of each by itself.")
+@click.option("--limit", type=int, metavar="N", help="Test recordings certified.  [default: every one]")
+@click.option("--seed", type=click.IntRange(min=0), default=0, help="Of the draws.")
+@click.option(
+    "--attacked", metavar="NAME", help="The predictor of RUN, where its record does not lead there (FILE.onnx)."
+)
+@_models
+@click.option("--resume", is_flag=True, help="Continue what was interrupted.")
+@click.option("--overwrite", is_flag=True, help="Replace the certificates in RUN.")
+def certify(run, **options: Any) -> None:
+    """Bound what any attack can make of a smoothed score, beside what the attacks of RUN surely did.
+
+    RUN is the folder of a finished audit of smoothed(…). Its report gets a section, and certificates.jsonl a line for
+    each test recording.
+    """
+    from jaxhack import certificates
+    from jaxhack.report import certificate
+
+    with _stoppable(), progress.display() as observe:
+        found = certificates.certify_run(run, observe=observe, **options)
+    console = _console()
+    console.print(certificate.table(found))
+    _print_warnings(console, certificate.warnings(found))
+    console.print(f"Report: {Path(run) / 'report.html'}", markup=False, highlight=False, soft_wrap=True)
+    if found["failed"]:
+        click.echo(f"{len(found['failed'])} recordings have no certificate: {certificate.LINES} says why", err=True)
+        sys.exit(1)
+
+
 def _recipe(flag: str, text: str, **more: Any) -> Callable:
     """An option of how a predictor is trained against pairs."""
     return click.option(flag, default=getattr(Recipe, flag.removeprefix("--").replace("-", "_")), help=text, **more)

@@ -16,7 +16,7 @@ RECORD = "run.json"
 PACKAGES = ("jaxhack", "jax", "jaxlib", "flax", "optax", "numpy", "onnxruntime")
 OWN = (
     *("rows.parquet", "summary.json", "table.csv", "report.html", "training.jsonl", "inputs.json"),
-    *("transcripts.jsonl", "recordings.jsonl", "statistics.npz"),
+    *("transcripts.jsonl", "recordings.jsonl", "statistics.npz", "certificates.json", "certificates.jsonl"),
     *("parts", "checkpoints", "examples", "pairs", "rounds", "patched"),
     RECORD,  # last: a folder without it is nobody's run
 )

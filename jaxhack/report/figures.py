@@ -157,42 +157,57 @@ def thresholds(sweep: Sequence[Mapping[str, Any]], tau: float) -> str:
         return _svg(fig)
 
 
-def certified(gains: Sequence[float | None], bounds: Sequence[float | None], tau: float | None = None) -> str:
-    """What an attack reached on each utterance, beside what no attack of that size can exceed.
+def certified(
+    scores: Sequence[float],
+    reached: Sequence[float | None],
+    bounds: Sequence[float | None],
+    budget: Sequence[float | None] | None = None,
+) -> str:
+    """What an attack surely reached on each utterance, beside what no perturbation of its size exceeds.
 
     Args:
-      gains: the highest of any attack of that size, utterance by utterance (MOS); None: no verdict, left out.
-      bounds: certified for the same utterances, as gains from the same score; None or infinite: nothing is certified.
-      tau: the gain that a hack exceeds (MOS); None: not drawn.
+      scores: at x̂, utterance by utterance (MOS).
+      reached: lower bounds on the score at y; None: unknown.
+      bounds: certified; None or infinite: nothing is.
+      budget: certified for every perturbation within the run's budget; None: there is no such radius.
 
     Returns:
       An SVG's address.
 
     Raises:
-      ValueError: not as many gains as bounds.
+      ValueError: not as many bounds as scores.
     """
-    if len(gains) != len(bounds):
-        raise ValueError(f"Expected a bound for each gain, got {len(bounds)} bounds and {len(gains)} gains.")
-    pairs = sorted((g, b if known(b) else np.inf) for g, b in zip(gains, bounds, strict=True) if known(g))
-    reached, above = (np.array(values, float) for values in (zip(*pairs, strict=True) if pairs else ((), ())))
-    number, finite = np.arange(1, len(pairs) + 1), np.isfinite(above)
-    with _figure(2.9) as fig:
+    if not len(scores) == len(reached) == len(bounds) == len(scores if budget is None else budget):
+        raise ValueError(f"Expected a bound for each score, got {len(bounds)} bounds and {len(scores)} scores.")
+    order = np.argsort(scores, kind="stable")
+    here, low, high, all_of_it = (
+        np.array([value if known(value) else np.nan for value in values], float)[order]
+        for values in (scores, reached, bounds, budget or [None] * len(scores))
+    )
+    number, open_ended = np.arange(1, len(order) + 1), ~np.isfinite(high)
+    drawn = np.concatenate([here, low, high, all_of_it])
+    drawn = drawn[np.isfinite(drawn)] if np.isfinite(drawn).any() else np.array([1.0, 5.0])
+    span = max(np.ptp(drawn), 0.1)
+    bottom, top = drawn.min() - 0.06 * span, drawn.max() + (0.16 if open_ended.any() else 0.06) * span
+    with _figure(3.3) as fig:
         axes = fig.subplots()
-        axes.vlines(number[finite], reached[finite], above[finite], color="#bbbbbb", lw=1.0, zorder=2)
-        axes.plot(number[finite], above[finite], "v", color=ORANGE, ms=5, label="certified: no attack gains more")
-        axes.plot(number, reached, "o", color=BLUE, ms=4.5, label="reached by the best attack", zorder=3)
-        if not finite.all():
-            top = axes.get_xaxis_transform()
-            open_ended = f"nothing certified ({np.sum(~finite)} of {len(pairs)})"
-            axes.vlines(number[~finite], reached[~finite], axes.get_ylim()[1], color="#bbbbbb", lw=1.0, ls=":")
-            axes.plot(number[~finite], np.full(np.sum(~finite), 0.98), "^", transform=top, label=open_ended, **OPEN)
-        if tau is not None:
-            axes.axhline(tau, color=ORANGE, lw=1.3, ls=":", label=f"τ = {tau:g} MOS")
-        axes.axhline(0.0, color="#999999", lw=0.8)
+        axes.vlines(number, here, np.where(open_ended, top, high), color="#bbbbbb", lw=1.0, zorder=2)
+        if budget is not None:
+            label = "bound on any within the budget"
+            axes.plot(number, all_of_it, "_", color=BLACK, ms=8, mew=1.4, label=label, zorder=3)
+        axes.plot(number, high, "v", color=ORANGE, ms=5.5, label="bound at the distance of the attack", zorder=4)
+        axes.plot(number, low, "o", color=BLUE, ms=4.5, label="surely reached by the attack", zorder=4)
+        axes.plot(number, here, label="x̂", zorder=3, **(OPEN | {"ms": 4}))
+        if open_ended.any():
+            where = np.full(np.sum(open_ended), top - 0.04 * span)
+            label = f"no bound ({np.sum(open_ended)} of {len(number)})"
+            axes.plot(number[open_ended], where, "^", label=label, zorder=3, **OPEN)
+        axes.set_ylim(bottom, top)
+        axes.set_xlim(0.5, max(len(number), 1) + 0.5)
         axes.xaxis.set_major_locator(MaxNLocator(integer=True))
-        axes.set_xlabel("utterance, by what was reached")
-        axes.set_ylabel("gain (MOS)")
-        fig.legend(loc="outside upper right", ncols=2, columnspacing=1.0, handletextpad=0.4)
+        axes.set_xlabel("utterance, by its score at x̂")
+        axes.set_ylabel("smoothed score (MOS)")
+        fig.legend(loc="outside upper right", ncols=2, columnspacing=1.2, handletextpad=0.4)
         return _svg(fig)
 
 

@@ -26,6 +26,7 @@ def html(
     rows: Sequence[Mapping[str, Any]],
     training: Sequence[Mapping[str, Any]],
     examples: Sequence[Mapping[str, Any]],
+    certified: Mapping[str, str] | None = None,
 ) -> str:
     """One self-contained page.
 
@@ -34,6 +35,7 @@ def html(
       rows: one per utterance × attacker.
       training: lines of ``training.jsonl``; may be empty.
       examples: as :func:`examples` makes them; may be empty.
+      certified: the figure of the certificates in `summary`; None: there are none.
 
     Returns:
       The page's text; nothing in it is fetched from anywhere.
@@ -56,6 +58,8 @@ def html(
         random={kind(e["attacker"]): e for e in baselines},
         figures=list(_figures(summary, rows, training)),
         examples=examples,
+        bounds=summary.get("certificate"),
+        certified=certified,
         unjudged=unjudged(rows),
         everything=list(_flat({k: v for k, v in configuration.items() if k != "weights"})),
     )
