@@ -189,21 +189,25 @@ def certified(
     drawn = drawn[np.isfinite(drawn)] if np.isfinite(drawn).any() else np.array([1.0, 5.0])
     span = max(np.ptp(drawn), 0.1)
     bottom, top = drawn.min() - 0.06 * span, drawn.max() + (0.16 if open_ended.any() else 0.06) * span
+    small = 1.0 if len(number) <= 40 else 0.6
     with _figure(3.3) as fig:
         axes = fig.subplots()
         axes.vlines(number, here, np.where(open_ended, top, high), color="#bbbbbb", lw=1.0, zorder=2)
         if budget is not None:
             label = "bound on any within the budget"
-            axes.plot(number, all_of_it, "_", color=BLACK, ms=8, mew=1.4, label=label, zorder=3)
-        axes.plot(number, high, "v", color=ORANGE, ms=5.5, label="bound at the distance of the attack", zorder=4)
-        axes.plot(number, low, "o", color=BLUE, ms=4.5, label="surely reached by the attack", zorder=4)
-        axes.plot(number, here, label="x̂", zorder=3, **(OPEN | {"ms": 4}))
+            axes.plot(number, all_of_it, "_", color=BLACK, ms=11 * small, mew=1.4, label=label, zorder=5)
+        axes.plot(
+            number, high, "v", color=ORANGE, ms=5.5 * small, label="bound at the distance of the attack", zorder=4
+        )
+        axes.plot(number, low, "o", color=BLUE, ms=4.5 * small, label="surely reached by the attack", zorder=4)
+        axes.plot(number, here, "o", label="x̂", zorder=3, **(OPEN | {"ms": 8 * small}))
         if open_ended.any():
             where = np.full(np.sum(open_ended), top - 0.04 * span)
             label = f"no bound ({np.sum(open_ended)} of {len(number)})"
             axes.plot(number[open_ended], where, "^", label=label, zorder=3, **OPEN)
         axes.set_ylim(bottom, top)
-        axes.set_xlim(0.5, max(len(number), 1) + 0.5)
+        beside = max(0.5, 0.02 * len(number))
+        axes.set_xlim(1 - beside, max(len(number), 1) + beside)
         axes.xaxis.set_major_locator(MaxNLocator(integer=True))
         axes.set_xlabel("utterance, by its score at x̂")
         axes.set_ylabel("smoothed score (MOS)")
