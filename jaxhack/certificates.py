@@ -201,7 +201,8 @@ def _load(
             f"'smoothed({name},waveform=0.01)' or the like."
         )
     given = defences.smoothed(**smoothing._asdict())
-    return smoothing, transferring.load(folder.resolve().name, folder, attacked=given, codec=None, models=models)
+    found = transferring.Found(folder.resolve().name, folder, None, 1)
+    return smoothing, transferring.load(found, attacked=given, codec=None, models=models)
 
 
 def _through(smoothing: defences.Smoothing, sample_rate: int) -> defences.Noisy:

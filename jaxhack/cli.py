@@ -95,6 +95,17 @@ def _option(text: str) -> tuple[str | None, str, Any]:
     return owner or None, name.replace("-", "_"), number
 
 
+def _halves(command: Callable) -> Callable:
+    """What stands in place of PATH."""
+    train = click.option(
+        "--train", "train_paths", multiple=True, metavar="PATH", help="Training recordings, with --test."
+    )
+    test = click.option(
+        "--test", "test_paths", multiple=True, metavar="PATH", help="Recordings that no attacker sees."
+    )
+    return train(test(command))
+
+
 def _attack_options(command: Callable) -> Callable:
     """The options of whatever attacks."""
     options = (
@@ -328,8 +339,7 @@ def reconstruct(paths, codec, out, models, form) -> None:
 @click.option(
     "--asr-model", metavar="DIR", help="Whisper model in CTranslate2's format, for wer.  [default: PocketSphinx]"
 )
-@click.option("--train", "train_paths", multiple=True, metavar="PATH", help="Training recordings, with --test.")
-@click.option("--test", "test_paths", multiple=True, metavar="PATH", help="Recordings that no attacker sees.")
+@_halves
 @_models
 @click.option(
     "--sample-rate",
@@ -388,8 +398,8 @@ def audit(paths, predictor, out, space, attacker, epsilon, options, **settings: 
     "predictors",
     metavar="NAME",
     multiple=True,
-    required=True,
-    help="Who judges: a name, FILE.onnx, or package.module:function; again for more.",
+    help="Who judges: a name, FILE.onnx, or package.module:function; again for more.  [default: of a patching its "
+    "parent and what each round made of it]",
 )
 @click.option(
     "--attacked", metavar="NAME", help="Whom RUN attacked, where its record does not lead there (FILE.onnx)."
@@ -403,8 +413,9 @@ def audit(paths, predictor, out, space, attacker, epsilon, options, **settings: 
 def transfer(given, predictors, attacked, models, out, resume, overwrite) -> None:
     """Let the attackers of finished runs loose, and other predictors judge.
 
-    RUN is the folder of an audit, or of a suite. Its attackers perturb its own test recordings or, where given, those
-    of PATH; attackers that learn nothing beforehand attack their run's predictor again.
+    RUN is the folder of an audit, a suite or a patching. Its attackers perturb its own test recordings (a patching's:
+    those that they learned on) or, where given, those of PATH; attackers that learn nothing beforehand attack their
+    run's predictor again.
     """
     from jaxhack import run, transferring
 
@@ -478,6 +489,7 @@ def _recipe(flag: str, text: str, **more: Any) -> Callable:
 @click.option("--codec", metavar="NAME,…", default=DEFAULT_CODEC, help="Chains, for every space that has one.")
 @click.option("--attacker", metavar="NAME,…", default="grpo", help="As of audit; waveform/pgd names its space too.")
 @_attack_options
+@_halves
 @click.option(
     "--ratings",
     metavar="SET:DIR",
