@@ -3,7 +3,7 @@
 import json
 from collections.abc import Mapping, Sequence
 from pathlib import Path
-from statistics import median_high, median_low
+from statistics import median
 from typing import Any
 
 from rich.table import Table
@@ -188,12 +188,11 @@ def _in_sigma(entry: Mapping[str, Any], certificate: Mapping[str, Any]) -> str:
 
 def _bounds(found: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
     """Of several bounds: their number, how many are finite, medians of distance and bound; None is above all."""
-    upper = median_high(b["upper"] if known(b["upper"]) else float("inf") for b in found)
     return {
         "n": len(found),
         "finite": sum(known(b["upper"]) for b in found),
-        "radius": _median(b["radius"] for b in found),
-        "upper": upper,
+        "radius": median(b["radius"] for b in found),
+        "upper": median(b["upper"] if known(b["upper"]) else float("inf") for b in found),
     }
 
 
@@ -205,4 +204,4 @@ def _left(attack: Mapping[str, Any]) -> float | None:
 
 def _median(values: Any) -> float | None:
     found = [value for value in values if known(value)]
-    return median_low(found) if found else None
+    return median(found) if found else None
