@@ -115,8 +115,8 @@ def test_rates_and_pairs_by_round(done):
     assert "distance grew from 0.0625 MOS² after round 1 to 0.125 after round 3" in said
     assert "first look" not in said and "few" not in said
     assert "3 5 50 200 toy-patched-3 " + "3e" * 32 in said and "ab" * 32 in said
-    assert "recipe.margin 0.5" in said and f"attack.{PGD}.options.steps 10" in said
-    assert f"attack.{PGD}.batch" not in said and f"attack.{LATENT}.batch 4" in said
+    assert "recipe.margin 0.5" in said and "panel.estoi.margin 0.02" in said
+    assert f"{LATENT} standard 2 300 4 8 3.0 0.5 0.3 – 3 – {PGD} standard 2 – – – – 0.002 0.3 – 3 steps 10" in said
     assert (folder / "report.html").read_text().count('href="rounds/2/waveform/pgd/report.html"') == 1
 
 
@@ -157,7 +157,8 @@ def test_pairs_that_nobody_judged_have_no_rates(tmp_path, source, name, settings
     summary = patching.make(tmp_path / "run")
     assert summary["rounds"][0]["in_loop"] == {name: {"found": 120}} and summary["rounds"][0]["pairs"] == 120
     said = text_of(tmp_path / "run")
-    assert f"toy was patched in 1 round with 120 pairs made by {patching.PAIRS[source]}, which nobody judged" in said
+    made_by = " ".join(patching.PAIRS[source].split())
+    assert f"toy was patched in 1 round on 120 pairs of {made_by}, which no detector looked at;" in said
     assert f"1 {patching.label(name, source)} 120 120 0.0625" in said and "no detector looked at them" in said
     assert "in loop" not in said.lower() and "report.html" not in said and "/square" not in said
     assert "self-distillation" not in said and "grew from 0.01 MOS² before the first round to 0.0625" in said

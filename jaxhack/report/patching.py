@@ -17,7 +17,11 @@ from jaxhack.report.terminal import bare_table
 from jaxhack.settings import BLIND, first_look, learns
 
 ROUND = "round.json"  # what a finished round leaves in its folder: pairs found and held, distance
-PAIRS = {"noise": "Gaussian noise of 5–30 dB", "pgd": "projected gradient steps", "random": "random perturbations"}
+PAIRS = {
+    "noise": "Gaussian noise (SNR 5–30\u00a0dB)",
+    "pgd": "projected gradient steps",
+    "random": "random perturbations",
+}
 LEARNING = ("steps", "batch", "group", "crop_seconds")  # settings that only a trained attacker has
 
 
@@ -132,8 +136,8 @@ def headline(summary: Mapping[str, Any], record: Mapping[str, Any]) -> str:
     if summary["source"] in BLIND:
         pairs = sum(entry["found"] for found in rounds for entry in found["in_loop"].values())
         return (
-            f"{name} was patched in {count} with {_times(pairs, 'pair')} made by {PAIRS[summary['source']]}, which "
-            "nobody judged; no attacker was asked how hackable it is now."
+            f"{name} was patched in {count} on {_times(pairs, 'pair')} of {PAIRS[summary['source']]}, which no "
+            "detector looked at; nothing here measures how hackable it was or is."
         )
     first, last = compared(summary)
     before, after = worst(first), worst(last)
@@ -248,28 +252,23 @@ def html(
         commands=commands(record),
         demo=record.get("demo", False),
         figures=_figures(summary, fits),
-        everything=list(page.flat(_configuration(record))),
+        attacks=_attacks(record),
+        recipe=list(page.flat({"recipe": record["recipe"], "panel": record["panel"]})),
+        ratings=len(record["ratings"]),
     )
 
 
-def _configuration(record: Mapping[str, Any]) -> dict[str, Any]:
-    """What of a record a reader wants to see, without settings that had no say and the names of recordings."""
-    used = {}
-    for name, s in record["sources"].items():
-        unused = () if learns(s) and record["recipe"]["source"] not in BLIND else LEARNING
-        blind = ("attacker", "tau") if label(name, record["recipe"]["source"]) != name else ()
-        kept = {key: value for key, value in s.items() if key not in (*unused, *blind)}
-        used[label(name, record["recipe"]["source"])] = kept
-    return {
-        "predictor": record["predictor"],
-        "recipe": record["recipe"],
-        "attack" if record["recipe"]["source"] not in BLIND else "pairs": used,
-        "panel": record["panel"],
-        "labels": record["labels"],
-        "ratings": len(record["ratings"]),
-        "train": len(record["train"]),
-        "recordings": record["recordings"],
-    }
+def _attacks(record: Mapping[str, Any]) -> dict[str, dict[str, str]]:
+    """Attack, or what else makes pairs -> setting -> its value, a dash where it had no say."""
+    source, made = record["recipe"]["source"], {}
+    for name, settings in record["sources"].items():
+        idle = () if learns(settings) and source not in BLIND else LEARNING
+        idle = (*idle, "tau") if source in BLIND else idle
+        options = ", ".join(f"{key} {value}" for key, value in settings["options"].items())
+        shown = {key: "–" if key in idle or value is None else str(value) for key, value in settings.items()}
+        shown = {key: value for key, value in shown.items() if key not in ("space", "attacker", "options")}
+        made[label(name, source)] = shown | {"options": options or "–"}
+    return made
 
 
 def _figures(summary: Mapping[str, Any], fits: Mapping[int, Sequence[Mapping[str, Any]]]) -> list[dict[str, str]]:
