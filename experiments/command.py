@@ -1,8 +1,9 @@
 """The command line of an experiment that consists of named runs."""
 
 import argparse
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from pathlib import Path
+from typing import Any
 
 
 def command(
@@ -12,6 +13,7 @@ def command(
     run: Callable[..., object],
     table: Callable[[Path], str],
     argv: Sequence[str] | None,
+    options: Mapping[str, Mapping[str, Any]] = {},
 ) -> Path:
     """Runs what is asked for and prints the table of what is there.
 
@@ -22,6 +24,7 @@ def command(
       run: called with a name and the folders shared, work and results, and ``tiny=``.
       table: of the results' folder.
       argv: the arguments; None: those of the process.
+      options: flag -> what `argparse` takes of it; `run` gets their values by name.
 
     Returns:
       The results' folder.
@@ -34,11 +37,13 @@ def command(
     add("--only", nargs="+", choices=list(names), default=list(names))
     add("--tiny", action="store_true", help="one step on four recordings, to see that it works")
     add("--table", action="store_true", help="print and draw what is there, and run nothing")
+    further = [add(flag, **more).dest for flag, more in options.items()]
     args = parser.parse_args(argv)
     if not args.table:
         if not args.shared.is_dir():
             parser.error(f"{str(args.shared)!r} does not exist: --shared names a folder with speech/ and models/.")
         for name in args.only:
-            run(name, args.shared, args.work, args.results, tiny=args.tiny)
+            given = {dest: getattr(args, dest) for dest in further}
+            run(name, args.shared, args.work, args.results, tiny=args.tiny, **given)
     print(table(args.results))
     return args.results

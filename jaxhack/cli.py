@@ -95,6 +95,17 @@ def _option(text: str) -> tuple[str | None, str, Any]:
     return owner or None, name.replace("-", "_"), number
 
 
+def _halves(command: Callable) -> Callable:
+    """What stands in place of PATH."""
+    train = click.option(
+        "--train", "train_paths", multiple=True, metavar="PATH", help="Training recordings, with --test."
+    )
+    test = click.option(
+        "--test", "test_paths", multiple=True, metavar="PATH", help="Recordings that no attacker sees."
+    )
+    return train(test(command))
+
+
 def _attack_options(command: Callable) -> Callable:
     """The options of whatever attacks."""
     options = (
@@ -328,8 +339,7 @@ def reconstruct(paths, codec, out, models, form) -> None:
 @click.option(
     "--asr-model", metavar="DIR", help="Whisper model in CTranslate2's format, for wer.  [default: PocketSphinx]"
 )
-@click.option("--train", "train_paths", multiple=True, metavar="PATH", help="Training recordings, with --test.")
-@click.option("--test", "test_paths", multiple=True, metavar="PATH", help="Recordings that no attacker sees.")
+@_halves
 @_models
 @click.option(
     "--sample-rate",
@@ -444,6 +454,7 @@ def _recipe(flag: str, text: str, **more: Any) -> Callable:
 @click.option("--codec", metavar="NAME,…", default=DEFAULT_CODEC, help="Chains, for every space that has one.")
 @click.option("--attacker", metavar="NAME,…", default="grpo", help="As of audit; waveform/pgd names its space too.")
 @_attack_options
+@_halves
 @click.option(
     "--ratings",
     metavar="SET:DIR",

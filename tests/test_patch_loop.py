@@ -146,7 +146,11 @@ def test_ratings_of_people_take_the_place_of_the_predictors_own(clips, tmp_path)
     (clips.parent / "labels.csv").write_text("\n".join(labels))
     recipe = Recipe(**RECIPE | {"rounds": 1, "fit_steps": 1, "source": "noise"})
     rated = jh.data.read("csv", clips.parent)
-    summary = run([clips], out=tmp_path / "out", recipe=recipe, rated=rated)
+    a, b, c, d = (clips.parent / line.partition(",")[0] for line in clips.read_text().splitlines()[1::2])
+    with pytest.raises(ValueError, match="both the train and the test set"):
+        run(train_paths=[a, b], test_paths=[b, d], out=tmp_path / "no", recipe=recipe)
+    summary = run(train_paths=[a, c], test_paths=[b, d], out=tmp_path / "out", recipe=recipe, rated=rated)
+    assert json.loads((tmp_path / "out" / "run.json").read_text())["record"]["train"] == [a.name, c.name]
     scored = scoring.score_files(jh.predictor("toy"), inputs.collect(sorted(clips.parent.glob("*.wav"))[:4]))
     before = np.mean([(row["score"] - 2.5) ** 2 for row in scored if row["score"] is not None])
     assert summary["labels"] == "people" and summary["distance"] == pytest.approx(before)

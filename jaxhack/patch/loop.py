@@ -49,6 +49,8 @@ def patch(
     out: str | Path,
     recipe: Recipe | None = None,
     rated: Sequence[Rated] = (),
+    train_paths: Sequence[str | Path] = (),
+    test_paths: Sequence[str | Path] = (),
     resume: bool = False,
     overwrite: bool = False,
     observe: auditing.Observer = lambda *_: None,
@@ -76,6 +78,8 @@ def patch(
       rated: recordings with people's ratings, of :func:`jaxhack.data.read`; those of the split "train" are what the
         predictor should go on saying. None: its own scores of the unattacked training recordings, before it was
         patched, stand for them (self-distillation).
+      train_paths: with `test_paths`, in place of `paths`: the training half.
+      test_paths: the other half, which is not touched, but must be of other recordings and speakers.
       resume: continue an interrupted run; its result is that of an unbroken one.
       overwrite: replace the run found in `out`.
       observe: as of :func:`jaxhack.audit`.
@@ -90,7 +94,7 @@ def patch(
 
     Source: *How Hackable Is Your Speech Quality Metric?*, section III.
     """
-    demo, recipe = paths is None, recipe or Recipe()
+    demo, recipe = paths is None and not (train_paths or test_paths), recipe or Recipe()
     ratings = [(one, one.mos) for one in rated if one.split == "train" and one.mos is not None]
     if rated and not ratings:
         raise ValueError("None of the rated recordings is both rated and of the split train.")
@@ -101,7 +105,9 @@ def patch(
     sources = _sources(recipe, codecs, spaces, attackers, options or {}, profile, settings, models)
     if (last := sources[0].settings.seed + recipe.rounds - 1) >= 2**32:
         raise ValueError(f"Each round has the next seed: the last one's must be below 2**32, got {last}.")
-    training, _, warnings = auditing.choose([inputs.DEMO] if demo else paths or (), (), (), sources[0].settings)
+    training, _, warnings = auditing.choose(
+        [inputs.DEMO] if demo else paths or (), train_paths, test_paths, sources[0].settings
+    )
 
     def set_up(source: Source, target: Predictor, number: int, panel: str | Sequence[str | Measure] = panel) -> Setup:
         again = Settings(**asdict(source.settings) | {"seed": source.settings.seed + number - 1})

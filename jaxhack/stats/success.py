@@ -211,11 +211,18 @@ def summary(rows: Sequence[Mapping[str, Any]], tau: float, rules: Mapping[str, d
 
 
 def judgements(
-    rows: Sequence[Mapping[str, Any]], tau: float, rules: Mapping[str, detect.Rule]
+    rows: Sequence[Mapping[str, Any]], tau: float, rules: Mapping[str, detect.Rule], *, void_votes: bool = False
 ) -> tuple[np.ndarray, np.ndarray]:
-    """Which rows are judged and which are hacks, both ``[R]`` bool. Errors as in :func:`per_attacker`."""
+    """Which rows are judged and which are hacks, both ``[R]`` bool. Errors as in :func:`per_attacker`.
+
+    Args:
+      rows: see there.
+      tau: see there.
+      rules: see there.
+      void_votes: whether void votes count.
+    """
     found = _verdicts(_columns(rows, rules), tau, rules)
-    return found.judged, found.hack
+    return found.judged, found.hack_void if void_votes else found.hack
 
 
 def tau_sweep(
