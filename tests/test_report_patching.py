@@ -194,6 +194,10 @@ def test_an_unfinished_run_says_so(tmp_path):
     assert "and on 50 % after 1 round." in text_of(folder)
     assert "2 latent-lyra/grpo 0.500 0.312 −0.12" in text_of(folder)
     assert "2 latent-lyra/grpo 0.500 0.312 −0.12 – – –" in lines_of(summary)
+    part = write_run(tmp_path / "part", rounds=1, ended=False)
+    save(part / "rounds" / "2" / LATENT / "summary.json", audited([0.5, 0.125]))
+    patching.make(part)
+    assert "patching; not every attack has been repeated since." in text_of(part)
     write_run(tmp_path / "begun", rounds=0, ended=False)
     with pytest.raises(ValueError, match="no finished attack of a patching: go on with --resume"):
         patching.make(tmp_path / "begun")

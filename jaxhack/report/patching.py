@@ -151,6 +151,8 @@ def headline(summary: Mapping[str, Any], record: Mapping[str, Any]) -> str:
     if last is not first:
         sentence += f", and on {percent(after) if known(after) else 'none that could be judged'} after "
         sentence += _times(last["round"] - 1, "round")
+    elif len(rounds) > 1:
+        sentence += "; not every attack has been repeated since"
     else:
         sentence += ", and none has met it since"
     small = any(map(first_look, record["sources"].values()))
