@@ -147,10 +147,10 @@ def patching(record: Mapping[str, Any], summary: Mapping[str, Any]) -> Iterator[
             "pairs of earlier ones again, or nothing."
         )
     if done and 0 < (last := done[-1]["pairs"]) < FEW_PAIRS:
-        times = recipe["fit_steps"] * recipe["fit_batch"] / last
+        drawn = recipe["fit_steps"] * recipe["fit_batch"]
         yield (
-            f"{last} pairs after round {done[-1]['round']} are few to learn from: its fit drew each about "
-            f"{times:.0f} times."
+            f"{last} pairs after round {done[-1]['round']} are few to learn from: its fit drew one of them {drawn} "
+            "times."
         )
     distances = [(f"after round {found['round']}", found["distance"]) for found in done]
     if record["labels"] == "people":

@@ -398,8 +398,8 @@ def audit(paths, predictor, out, space, attacker, epsilon, options, **settings: 
     "predictors",
     metavar="NAME",
     multiple=True,
-    required=True,
-    help="Who judges: a name, FILE.onnx, or package.module:function; again for more.",
+    help="Who judges: a name, FILE.onnx, or package.module:function; again for more.  [default: of a patching its "
+    "parent and what each round made of it]",
 )
 @click.option(
     "--attacked", metavar="NAME", help="Whom RUN attacked, where its record does not lead there (FILE.onnx)."
@@ -413,8 +413,9 @@ def audit(paths, predictor, out, space, attacker, epsilon, options, **settings: 
 def transfer(given, predictors, attacked, models, out, resume, overwrite) -> None:
     """Let the attackers of finished runs loose, and other predictors judge.
 
-    RUN is the folder of an audit, or of a suite. Its attackers perturb its own test recordings or, where given, those
-    of PATH; attackers that learn nothing beforehand attack their run's predictor again.
+    RUN is the folder of an audit, a suite or a patching. Its attackers perturb its own test recordings (a patching's:
+    those that they learned on) or, where given, those of PATH; attackers that learn nothing beforehand attack their
+    run's predictor again.
     """
     from jaxhack import run, transferring
 

@@ -97,7 +97,8 @@ def trained(
     states = _initial(build, weights, _keys(seed, attackers)[0])
     if not stored.is_dir():
         raise ValueError(f"{folder} holds no attackers (checkpoints).")
-    with ocp.CheckpointManager(stored, options=ocp.CheckpointManagerOptions(read_only=True)) as manager:
+    options = ocp.CheckpointManagerOptions(create=False)  # orbax warns of one that is read_only
+    with ocp.CheckpointManager(stored, options=options) as manager:
         done = manager.latest_step() or 0
         if done != steps:
             raise ValueError(

@@ -3,19 +3,24 @@
 import csv
 import hashlib
 import io
+import itertools
 import json
 import os
 from collections.abc import Callable, Mapping, Sequence
-from pathlib import Path
+from functools import partial
+from pathlib import Path, PurePath
 from typing import Any, NamedTuple
 
+from rich.markup import escape
 from rich.table import Table
 
-from jaxhack import auditing, examples, inputs, registry, report, run, spaces
+from jaxhack import auditing, examples, inputs, registry, report, rows, run, spaces
 from jaxhack.attack import Setup, Weights, refusal
 from jaxhack.detect import Rule
 from jaxhack.judgement import attack_test_set
 from jaxhack.measures.panel import make_panel, rules
+from jaxhack.patch import patched
+from jaxhack.patch.loop import FOLDER
 from jaxhack.report import page
 from jaxhack.report.terminal import bare_table
 from jaxhack.settings import Settings
@@ -25,10 +30,19 @@ from jaxhack.types import Codec, Measure, Predictor, PyTree
 TABLE = "transfer.csv"
 
 
+class Found(NamedTuple):
+    """An audit that is meant."""
+
+    label: str  # the run's folder; of a suite's or a patching's audit that one's and its own
+    folder: Path
+    patching: Path | None  # whose it is
+    number: int  # of its round there, from 1
+
+
 class Source(NamedTuple):
     """A finished run, as much of it as attacks again."""
 
-    label: str  # the run's folder; of a suite's audit the suite's and its own
+    label: str
     folder: Path
     record: Mapping[str, Any]
     settings: Settings
@@ -38,13 +52,14 @@ class Source(NamedTuple):
     training: list[inputs.Utterance]
     test: list[inputs.Utterance]
     noted: list[dict[str, Any]]  # lines of recordings.jsonl
+    best_of: bool  # whether the best of many random actions was a control
 
 
 def transfer(
     runs: Sequence[str | os.PathLike[str]],
     paths: Sequence[str | os.PathLike[str]] = (),
     *,
-    predictors: Sequence[str | os.PathLike[str] | Callable | Predictor],
+    predictors: Sequence[str | os.PathLike[str] | Callable | Predictor] = (),
     attacked: str | os.PathLike[str] | Callable | Predictor | None = None,
     codec: str | Codec | None = None,
     models: str | os.PathLike[str] | None = None,
@@ -60,10 +75,13 @@ def transfer(
     names an attacker of nisqa, and ``random_best@nisqa`` the best of as many random actions *in the ears of nisqa*.
 
     Args:
-      runs: folders of audits, or of suites of them.
-      paths: recordings to perturb; none: each run's own test set, which must not have changed.
-      predictors: those who judge, as :func:`jaxhack.predictor` takes them.
-      attacked: the predictor of the run, where its name in the record does not lead to it (an ONNX file).
+      runs: folders of audits, of suites of them, or of patchings: every round's audits.
+      paths: recordings to perturb; none: each run's own test set, which must not have changed. Of a patching that is
+        the training half, which its attackers learned on.
+      predictors: those who judge, as :func:`jaxhack.predictor` takes them. None: of a patching's audits its parent,
+        and what each round made of that.
+      attacked: the predictor of the run, where its name in the record does not lead to it (an ONNX file); of a
+        patching its parent.
       codec: the same for the codec.
       models: a folder of weight files, looked in first.
       out: a folder; each run and judge gets one of its own in it, and ``transfer.csv`` holds the matrix.
@@ -72,23 +90,31 @@ def transfer(
       observe: as of :func:`jaxhack.audit`.
 
     Returns:
-      Lines of the matrix, one per run and judge, see :func:`line`; a run on its own test set comes first as it was.
+      Lines of the matrix, one per run and judge, see :func:`line`; a run on its own test set is there as it was, in
+      place of a patching's own judge or before all.
 
     Raises:
       ValueError: a run is unfinished, lacks what a transfer needs, or its weights or recordings are others now.
     """
     if any(Path(out).resolve() == Path(given).resolve() for given in runs):
         raise ValueError(f"{out} is the run itself: give the transfer a folder of its own.")
-    sources = [load(*found, attacked=attacked, codec=codec, models=models) for found in expand(runs)]
+    found = expand(runs)
+    registry.distinct("run", [one.label for one in found])
+    sources = [load(one, attacked=attacked, codec=codec, models=models) for one in found]
     judges = [registry.predictor(name, models=models) for name in predictors]
-    registry.distinct("run", [source.label for source in sources])
     registry.distinct("predictor", [judge.name for judge in judges])
+    families = {one.patching: _family(one, attacked, models) for one in found} if not judges else {}
     others = inputs.collect(list(paths)) if paths else None
     out, lines = Path(out), []
-    for source in sources:
-        if others is None:
-            lines.append(line(source, json.loads((source.folder / "summary.json").read_text(encoding="utf-8"))))
-        for judge in judges:
+    for one, source in zip(found, sources, strict=True):
+        summary = json.loads((source.folder / "summary.json").read_text(encoding="utf-8"))
+        itself = None if others else line(source, summary)
+        if judges and itself:
+            lines.append(itself)
+        for judge in judges or families[one.patching]:
+            if not judges and itself and judge.name == source.attacked.name:
+                lines.append(itself)
+                continue
             folder = out / folder_name(f"{source.label}@{judge.name}")
             summary = _judge(source, judge, others or source.test, folder, resume, overwrite, observe)
             lines.append(line(source, summary))
@@ -96,33 +122,91 @@ def transfer(
     return lines
 
 
-def expand(runs: Sequence[str | os.PathLike[str]]) -> list[tuple[str, Path]]:
-    """Labels and folders of the audits meant: of a suite each one.
+def expand(runs: Sequence[str | os.PathLike[str]]) -> list[Found]:
+    """The audits meant: of a suite and of a patching each one.
 
     Raises:
-      ValueError: no run, or not an audit's.
+      ValueError: no run, or one without audits, or a patching that is not finished.
     """
     if not runs:
         raise ValueError("A transfer needs at least one finished run.")
-    made: list[tuple[str, Path]] = []
+    made: list[Found] = []
     for given in map(Path, runs):
-        name = given.resolve().name
         if not (given / run.RECORD).exists():
             raise ValueError(f"{given} holds no run ({run.RECORD}).")
-        legs = run.read(given / run.RECORD)["record"].get("legs")
-        made += [(name, given)] if legs is None else [(f"{name}-{leg}", given / leg) for leg in legs]
+        record = run.read(given / run.RECORD)["record"]
+        places = _places(record)
+        if places and "recipe" in record and not (given / "summary.json").exists():
+            audit = given / places[0]
+            raise ValueError(
+                f"{given} is no finished patching (summary.json is missing): finish it with --resume, or name audits "
+                f"of its finished rounds, such as {audit}."
+            )
+        if not places:
+            raise ValueError(
+                f"{given} holds no audits: its pairs are of {record['recipe']['source']}, without attackers."
+            )
+        made += [_found(given / place) for place in places]
     return made
 
 
+def _places(record: Mapping[str, Any]) -> list[str]:
+    """The folders of a run's audits below its own, in order."""
+    if "recipe" not in record:
+        return list(record.get("legs", ["."]))
+    rounds = range(1, record["recipe"]["rounds"] + 1) if record["recipe"]["source"] == "hacks" else ()
+    return [f"rounds/{number}/{name}" for number in rounds for name in record["sources"]]
+
+
+def _found(folder: Path) -> Found:
+    """An audit's folder as one of the run it is a part of, if it is."""
+    whole = folder.resolve()
+    for home in whole.parents[:4]:  # rounds/1/latent-lyra/grpo
+        if not (home / run.RECORD).is_file():
+            continue
+        record, place = run.read(home / run.RECORD)["record"], whole.relative_to(home).as_posix()
+        if place in _places(record):
+            patching = home if "recipe" in record else None
+            label = "-".join(part for part in (home.name, *PurePath(place).parts) if part != "rounds")
+            return Found(label, folder, patching, int(PurePath(place).parts[1]) if patching else 1)
+    return Found(whole.name, folder, None, 1)
+
+
+def _family(
+    found: Found,
+    attacked: str | os.PathLike[str] | Callable | Predictor | None,
+    models: str | os.PathLike[str] | None,
+) -> list[Predictor]:
+    """A patching's parent, and what its rounds made of that, as far as they are finished.
+
+    Raises:
+      ValueError: the audit is of no patching.
+    """
+    if found.patching is None:
+        raise ValueError(f"{found.folder} is of no patching: name the predictors that are to judge (--predictor).")
+    stored = run.read(found.patching / run.RECORD)["record"]["predictor"]
+    parent = registry.predictor(attacked or stored["name"], models=models)
+    _same(found.patching, parent.name, parent.weights, stored["weights"])
+    later = map(partial(_after, found.patching), itertools.count(1))
+    rounds = itertools.takewhile(lambda folder: (folder / patched.RECORD).exists(), later)
+    made = [parent, *(registry.predictor(folder, models=models) for folder in rounds)]
+    return list({one.name: one for one in made}.values())  # a round without pairs changes nothing
+
+
+def _after(patching: Path, number: int) -> Path:
+    """Where the predictor lies that a round of a patching made; of round 0 it lies nowhere."""
+    return patching / "rounds" / str(number) / FOLDER
+
+
 def load(
-    label: str,
-    folder: Path,
+    found: Found,
     *,
     attacked: str | os.PathLike[str] | Callable | Predictor | None,
     codec: str | Codec | None,
     models: str | os.PathLike[str] | None,
 ) -> Source:
     """A finished run with its predictor and codec, found again by name and compared by hash; errors as `transfer`."""
+    folder = found.folder
     for name in ("rows.parquet", "summary.json"):
         if not (folder / name).exists():
             raise ValueError(f"{folder} is no finished run ({name} is missing): finish it with --resume.")
@@ -140,25 +224,23 @@ def load(
         chain = registry.codec(codec or kept["name"].removeprefix(f"{settings.space}-"), models=models)
         _same(folder, chain.name, chain.weights, kept["weights"])
     stored = record["predictor"]
+    if found.patching and found.number > 1:
+        attacked = _after(found.patching, found.number - 1)
     played = registry.predictor(attacked or stored["name"], models=models, sample_rate=stored["sample_rate"])
     _same(folder, played.name, played.weights, stored["weights"])
     if played.name != stored["name"]:
         raise ValueError(f"The attackers of {folder} were played against {stored['name']}, not {played.name}.")
     noted = [json.loads(text) for text in (folder / "recordings.jsonl").read_text(encoding="utf-8").splitlines()]
-    listed = inputs.collect([folder / "recordings.jsonl"])
-    halves = {half: [u for u in listed if u.meta["half"] == half] for half in ("train", "test")}
-    return Source(
-        label,
-        folder,
-        record,
-        settings,
-        played,
-        chain,
-        _panel(folder, record, models),
-        halves["train"],
-        halves["test"],
-        noted,
-    )
+    training, test = (_listed(noted, half) for half in ("train", "test"))
+    best_of = any(row["attacker"].startswith("random_best") for row in rows.read(folder / "rows.parquet"))
+    panel = _panel(folder, record, models)
+    return Source(found.label, folder, record, settings, played, chain, panel, training, test, noted, best_of)
+
+
+def _listed(noted: Sequence[Mapping[str, Any]], half: str) -> list[inputs.Utterance]:
+    """A half of the recordings that a run noted; in a patching both halves are the same ones."""
+    mine = [entry for entry in noted if entry["half"] == half]
+    return inputs.named((entry["id"], Path(entry["path"]), {"speaker": entry["speaker"] or ""}) for entry in mine)
 
 
 def _panel(folder: Path, record: Mapping[str, Any], models: str | os.PathLike[str] | None) -> tuple[Measure, ...]:
@@ -212,18 +294,18 @@ def table(lines: Sequence[Mapping[str, Any]]) -> Table:
         "hacked: of the worst attacker, with its mean gain and the 90th percentile (score); best of n: of "
         "random actions, chosen by the predictor that was attacked. A line in bold is the run itself.",
     )
-    made.add_column("attackers of", overflow="fold")
-    made.add_column("judged by", overflow="fold")
+    made.add_column("attackers, and who judges", overflow="fold")
     for head in ("hacked", "gain", "90 %", "random", "best of n", "n"):
         made.add_column(head, justify="right", no_wrap=True)
     before = None
     for entry in lines:
-        if before not in (None, entry["run"]):
-            made.add_row()
+        if before != entry["run"]:
+            if before is not None:
+                made.add_row()
+            made.add_row(escape(f"{entry['attacker']} in {entry['space']} of {entry['attacked']}"))
         before = entry["run"]
         made.add_row(
-            f"{entry['attacked']} ({entry['attacker']})",
-            entry["judged_by"],
+            escape(f"  {entry['judged_by']}"),
             *(
                 page.number(entry[key], form)
                 for key, form in (
@@ -267,14 +349,16 @@ def _judge(
         source.settings,
         len(source.record["test"]),
         source.attacked,
+        source.best_of,
     )
     if reason := refusal(setup):
         raise ValueError(reason)
     weights, states = _attackers(source, setup)
-    heard = inputs.listed(test, "test")
+    heard, shared = inputs.listed(test, "test"), None
     if test is source.test:
         _unchanged(source, heard)
-    shared = inputs.check_disjoint(source.training, test)
+    if not (test is source.test and source.record["train"] == source.record["test"]):  # as in a loop; warned of later
+        shared = inputs.check_disjoint(source.training, test)
     digest = hashlib.sha256(json.dumps(source.record, sort_keys=True).encode()).hexdigest()
     record = auditing.recorded(setup, setup.space(weights), (), test) | {
         "train": source.record["train"],

@@ -1,7 +1,9 @@
 """Attackers of one predictor judged by another: the same perturbations, other scores, nothing confused."""
 
 import csv
+import io
 import json
+import logging
 import shutil
 from pathlib import Path
 
@@ -10,10 +12,12 @@ import numpy as np
 import pytest
 import toys
 from click.testing import CliRunner
+from rich.console import Console
 
 import jaxhack as jh
-from jaxhack import audio, registry, rows, run, spaces
+from jaxhack import audio, registry, rows, run, spaces, transferring
 from jaxhack.cli import main
+from jaxhack.patch import Recipe, patch
 
 pytestmark = [
     pytest.mark.standard_promotion,
@@ -59,6 +63,16 @@ def moved(trained, tmp_path_factory):
     out = tmp_path_factory.mktemp("moved")
     lines = jh.transfer([trained], predictors=[toys.predictor(), other()], codec=toys.codec(), out=out)
     return out, lines
+
+
+@pytest.fixture(scope="module")
+def rounds(clips, tmp_path_factory) -> Path:
+    """A patching of two rounds."""
+    out = tmp_path_factory.mktemp("runs") / "hardened"
+    recipe = Recipe(rounds=2, fit_steps=4, fit_batch=2, fit_seconds=0.5, learning_rate=0.05, weight=5.0)
+    quick = {"attackers": "universal", "panel": "si_sdr", "codecs": [toys.codec()]}
+    patch([clips], predictor="toy", out=out, recipe=recipe, **SETTINGS | quick)
+    return out
 
 
 SAME = ("achieved_size", "estoi_reference", "estoi_attacked", "si_sdr_attacked", "clipped_samples", "queries")
@@ -135,6 +149,69 @@ def test_an_attacker_that_searches_on_the_spot_attacks_the_first_predictor_again
     assert {row["attacker"] for row in after} == {"pgd@toy", "random", "random_best@toy"}
 
 
+def test_attackers_of_every_round_meet_the_predictor_before_it_and_after(rounds, tmp_path, no_examples, caplog):
+    logging.getLogger("absl").addHandler(caplog.handler)
+    lines = jh.transfer([rounds], codec=toys.codec(), out=tmp_path)
+    logging.getLogger("absl").removeHandler(caplog.handler)
+    assert not [entry.message for entry in caplog.records if entry.levelno >= logging.WARNING]
+    names = ["toy", *(jh.predictor(rounds / "rounds" / number / "patched").name for number in "12")]
+    assert len(set(names)) == 3
+    labels = ["hardened-1-latent-toy-universal", "hardened-2-latent-toy-universal"]
+    assert [(e["run"], e["attacked"], e["judged_by"], e["transferred"]) for e in lines] == [
+        (label, names[k], names[j], j != k) for k, label in enumerate(labels) for j in range(3)
+    ]
+    own = [rows.read(rounds / "rounds" / number / "latent-toy" / "universal" / "rows.parquet") for number in "12"]
+    shared = [name for name in SAME if not name.startswith("estoi")]
+    assert all(line["random_best"] is None for line in lines)  # as in the loop
+    for k, label in enumerate(labels):
+        for j in {0, 1, 2} - {k}:
+            folder = tmp_path / f"{label}@{names[j]}"
+            found = rows.read(folder / "rows.parquet")
+            for old, new in zip(own[k], found, strict=True):
+                assert new["predictor"] == names[j]
+                for name in shared:
+                    assert new[name] == pytest.approx(old[name], abs=1e-5), name
+            if j < 2:  # the same round trips, in the ears of who was attacked in the other round
+                for before, new in zip(own[j], found, strict=True):
+                    assert new["score_reference"] == pytest.approx(before["score_reference"], abs=1e-4)
+            warnings = json.loads((folder / "summary.json").read_text())["warnings"]
+            assert sum("hold the very audio of a training recording" in w for w in warnings) == 1
+            assert not any("share" in w and "speaker" in w for w in warnings)
+    table = Console(width=80, file=io.StringIO())
+    table.print(transferring.table(lines))
+    printed = [" ".join(line.split()) for line in table.file.getvalue().splitlines()]
+    assert printed[1] == "universal in latent-toy of toy" and [line.split(" ")[0] for line in printed[2:5]] == names
+
+
+def test_audits_of_a_patching_or_a_suite_are_named_after_it_however_they_are_given(rounds, tmp_path):
+    audits = [rounds / "rounds" / number / "latent-toy" / "universal" for number in "12"]
+    assert [one.label for one in transferring.expand(audits)] == [one.label for one in transferring.expand([rounds])]
+    for audit, attacked in zip(audits, ("toy", rounds / "rounds" / "1" / "patched"), strict=True):
+        (found,) = transferring.expand([audit])
+        source = transferring.load(found, attacked=None, codec=toys.codec(), models=None)
+        assert source.attacked.name == jh.predictor(attacked).name
+        assert [u.id for u in source.training] == [u.id for u in source.test] == source.record["train"]
+    record = {"predictor": "toy", "legs": {"latent/grpo": {}, "waveform/pgd": {}}, "left_out": {}, "validation": []}
+    for folder, kept in (("", record), ("waveform/pgd", json.loads((audits[0] / "run.json").read_text())["record"])):
+        (tmp_path / "all" / folder).mkdir(parents=True, exist_ok=True)
+        run.write_json(tmp_path / "all" / folder / "run.json", {"record": kept, "versions": {}})
+    whole, alone = (transferring.expand([tmp_path / "all" / folder]) for folder in ("", "waveform/pgd"))
+    assert [one.label for one in whole] == ["all-latent-grpo", "all-waveform-pgd"]
+    assert alone[0].label == "all-waveform-pgd" and alone[0].patching is None
+
+
+def test_a_patching_without_audits_or_unfinished_is_refused(rounds, trained, tmp_path):
+    copy = Path(shutil.copytree(rounds, tmp_path / "copy"))
+    (copy / "summary.json").unlink()
+    sentence = refused([copy], predictors=[], out=tmp_path / "out")
+    assert "is no finished patching" in sentence and sentence.endswith(f"{copy}/rounds/1/latent-toy/universal.")
+    (copy / "run.json").write_text((copy / "run.json").read_text().replace('"hacks"', '"noise"'))
+    assert "holds no audits: its pairs are of noise" in refused([copy], predictors=[], out=tmp_path / "out")
+    assert "is of no patching: name the predictors" in refused([trained], predictors=[], out=tmp_path / "out")
+    stranger = toys.predictor()._replace(weights={"toy.bin": "1" * 64})
+    assert "The weights of toy are not those" in refused([rounds], predictors=[], attacked=stranger, out=tmp_path)
+
+
 def refused(*args, **options):
     with pytest.raises(ValueError) as error:
         jh.transfer(*args, **{"predictors": [other()], "codec": toys.codec()} | options)
@@ -193,7 +270,8 @@ def test_statistics_are_read_as_they_were_written(tmp_path):
 
 
 def test_the_command(trained, clips, tmp_path, monkeypatch):
-    lines = [{"run": "trained", "attacked": "toy", "attacker": "grpo", "judged_by": "other", "transferred": True,
+    lines = [{"run": "trained", "attacked": "toy", "attacker": "grpo", "space": "latent-toy",
+              "judged_by": "other", "transferred": True,
               "worst_attack_success_rate": 0.5, "mean_gain": 0.25, "gain_p90": 0.5, "random": 0.0,
               "random_best": 0.25, "n": 3, "warnings": 2}]  # fmt: skip
     calls = []
@@ -204,5 +282,5 @@ def test_the_command(trained, clips, tmp_path, monkeypatch):
     ((runs, paths), options) = calls[0]
     assert runs == [str(trained)] and paths == [str(clips)] and options["predictors"] == ("toy", "nisqa")
     printed = [" ".join(line.split()) for line in result.stdout.splitlines()]
-    assert "toy (grpo) other 0.500 +0.25 +0.50 0.000 0.250 3" in printed
+    assert "grpo in latent-toy of toy" in printed and "other 0.500 +0.25 +0.50 0.000 0.250 3" in printed
     assert max(map(len, result.stdout.splitlines()[:-1])) <= 80

@@ -164,9 +164,9 @@ def table(summary: Mapping[str, Any]) -> Table:
     """The worst case and its lines, for a terminal of 80 columns."""
     low, high = summary["any_attack_interval"]
     made = bare_table(
-        f"{headline(summary)}\nhacked: share of utterances, of the worst of the seeds (any attack: 95\u00a0% interval "
-        f"{low:.2f}–{high:.2f}); gain: mean, MOS; of any attack the mean of the largest on each utterance, hack or not; "
-        "worse: share of outputs that the panel calls worse. Rates of different spaces do not compare.",
+        f"{headline(summary)}\nhacked: share of utterances, of the worst of the seeds (any attack, 95\u00a0%: "
+        f"{low:.2f}–{high:.2f}); gain: mean, MOS (any attack: of the largest on each utterance, hack or not); worse: "
+        "share of outputs that the panel calls worse. Rates of different spaces do not compare.",
     )
     made.add_column("space", no_wrap=True)
     made.add_column("attacker", no_wrap=True)
