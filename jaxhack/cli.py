@@ -539,29 +539,24 @@ def patch(paths, predictor, out, space, codec, attacker, options, ratings, model
             observe=observe,
             **given,
         )
-    console = _console()
-    console.print(loop.table(summary))
-    _print_warnings(console, summary["warnings"])
+    _print_summary(summary, out)
     patched = Path(out) / loop.FOLDER
-    console.print(f"Predictor: {patched}", markup=False, highlight=False, soft_wrap=True)
+    _console().print(f"Predictor: {patched}", markup=False, highlight=False, soft_wrap=True)
 
 
 @main.command(epilog="\b\nExample:\n  jaxhack report runs/nisqa")
 @click.argument("run", metavar="RUN", type=click.Path())
 def report(run) -> None:
-    """Make summary.json, table.csv and report.html anew from the stored rows of RUN; nothing is computed again."""
+    """Make summary.json, table.csv and report.html anew from what RUN stores; nothing is computed again."""
     from jaxhack import report as work
     from jaxhack import run as runs
-    from jaxhack.report import suite
+    from jaxhack.report import patching, suite
 
     try:
         stored = Path(run, runs.RECORD)
         record = runs.read(stored)["record"] if stored.is_file() else {}
-        if "recipe" in record:
-            audit = Path(run, "rounds", "1", min(record["sources"]))
-            raise ValueError(f"{run!r} is a patching: name one of its audits, such as {audit}.")
-        many = "legs" in record
-        summary = suite.make(Path(run)) if many else work.make(run)
+        made = patching.make if "recipe" in record else suite.make if "legs" in record else work.make
+        summary = made(Path(run))
     except (LookupError, TypeError, AttributeError) as error:
         kind = type(error).__name__
         raise ValueError(
@@ -578,10 +573,11 @@ def _folder_name(predictor: str) -> str:
 
 def _print_summary(summary: dict[str, Any], out: str) -> None:
     from jaxhack import report as work
-    from jaxhack.report import suite
+    from jaxhack.report import patching, suite
 
     console = _console()
-    console.print(suite.table(summary) if "lines" in summary else work.table(summary))
+    kind = patching if "rounds" in summary else suite if "lines" in summary else work
+    console.print(kind.table(summary))
     _print_warnings(console, summary["warnings"])
     console.print(f"Report: {Path(out) / 'report.html'}", markup=False, highlight=False, soft_wrap=True)
 

@@ -55,7 +55,7 @@ def make(folder: str | Path) -> dict[str, Any]:
             f"{folder / 'rows.parquet'} does not hold one row per attacker for each of the {len(record['test'])} "
             "test utterances in run.json: delete it and compute it again with --resume."
         )
-    training, noted = _lines(folder / "training.jsonl"), _read(folder / "inputs.json") or {}
+    training, noted = run.read_lines(folder / "training.jsonl"), _read(folder / "inputs.json") or {}
     tau = record["settings"]["tau"]
     panel = {name: Rule(**rule) for name, rule in record["panel"].items()}
     success = page.plain(summarise(found, tau, panel))
@@ -74,7 +74,7 @@ def make(folder: str | Path) -> dict[str, Any]:
         "tau_sweep": page.plain(_sweep(found, sorted({*TAUS, tau}), panel)),
         **({"certificate": bounds} if bounds else {}),
         "warnings": [
-            *checks.warnings(record, found, success, training, _lines(folder / "recordings.jsonl")),
+            *checks.warnings(record, found, success, training, run.read_lines(folder / "recordings.jsonl")),
             *(noted.get("warnings") or []),
             *(certificate.warnings(bounds) if bounds else []),
         ],
@@ -180,14 +180,3 @@ def _read(path: Path) -> Any:
         return json.loads(path.read_text(encoding="utf-8"))
     except ValueError as error:
         raise ValueError(f"{path} is not valid JSON ({error}): repeat the run with --overwrite.") from error
-
-
-def _lines(path: Path) -> list[dict[str, Any]]:
-    """The lines of a JSON-lines file; a last one that a crash cut off is left out."""
-    made = []
-    for line in path.read_text(encoding="utf-8", errors="replace").splitlines() if path.exists() else []:
-        try:
-            made.append(json.loads(line))
-        except ValueError:
-            break
-    return made

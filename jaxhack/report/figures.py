@@ -22,6 +22,13 @@ from jaxhack.checks import column, kind, known
 BLUE, ORANGE, GREEN, GREY, BLACK = "#0072B2", "#D55E00", "#009E73", "#767676", "#000000"
 ATTACKERS = (BLUE, ORANGE, GREEN, "#CC79A7", "#56B4E9", "#E69F00", BLACK)
 STYLES = ("-", "--", "-.", ":")
+MARKERS = "osD^vP"
+LOSSES = {
+    "regression": "regression (MOS²)",
+    "ranking": "ranking (MOS)",
+    "consistency": "consistency (MOS²)",
+    "gradient_norm": "gradient norm",
+}
 WIDTH = 5.6  # inches of a figure that stands alone
 STYLE: Any = {
     "font.family": "DejaVu Sans",  # comes with matplotlib: the same on every machine
@@ -241,6 +248,80 @@ def training(lines: Sequence[Mapping[str, Any]]) -> str:
         handles = axes.get_legend_handles_labels()
         if handles[0]:
             fig.legend(*handles, loc="outside upper right", ncols=5, columnspacing=0.9, handlelength=1.3)
+        fig.align_ylabels()
+        return _svg(fig)
+
+
+def by_round(rounds: Sequence[Mapping[str, Any]]) -> str:
+    """Success rate of each attack's fresh attackers in every round of a patching.
+
+    Args:
+      rounds: each with ``round`` and ``in_loop``: attack -> ``mean_attack_success_rate`` and the seeds' ``rates``.
+
+    Returns:
+      An SVG's address.
+    """
+    names = list(dict.fromkeys(name for r in rounds for name in r["in_loop"]))
+    columns = 2 if max(map(len, names), default=0) > 14 else 3
+    with _figure(2.7 + 0.2 * -(-len(names) // columns)) as fig:
+        axes = fig.subplots()
+        for i, name in enumerate(names):
+            aside = min(0.05, 0.4 / len(names)) * (i - (len(names) - 1) / 2)
+            colour, style = ATTACKERS[i % len(ATTACKERS)], STYLES[i % len(STYLES)]
+            mine = [(r["round"] + aside, r["in_loop"][name]) for r in rounds if name in r["in_loop"]]
+            means = [(x, e["mean_attack_success_rate"]) for x, e in mine if known(e["mean_attack_success_rate"])]
+            seeds = [(x, rate) for x, e in mine if len(e["rates"]) > 1 for rate in e["rates"] if known(rate)]
+            look = {"marker": MARKERS[i % len(MARKERS)], "ms": 5.5, "color": colour, "label": name, "zorder": 4}
+            axes.plot(*(zip(*means, strict=True) if means else ([], [])), style, **look)
+            if seeds:
+                axes.plot(*zip(*seeds, strict=True), ".", color=colour, ms=5, alpha=0.55, zorder=3, clip_on=False)
+        axes.set_xlim(0.5, max((r["round"] for r in rounds), default=1) + 0.5)
+        axes.xaxis.set_major_locator(MaxNLocator(integer=True, min_n_ticks=1))
+        axes.set_ylim(-0.02, 1.02)
+        axes.set_xlabel("round")
+        axes.set_ylabel("in-loop success rate")
+        if names:
+            fig.legend(loc="outside upper right", ncols=columns, columnspacing=1.0, handlelength=2.4)
+        return _svg(fig)
+
+
+def fitting(fits: Mapping[int, Sequence[Mapping[str, Any]]]) -> str:
+    """Losses of a patching's fits, one panel per part of the loss, one line per round.
+
+    A part that stays above zero and spans more than two decades is drawn on a logarithmic axis.
+
+    Args:
+      fits: round -> lines of its ``fitting.jsonl``.
+
+    Returns:
+      An SVG's address.
+    """
+    fits = {number: lines for number, lines in fits.items() if lines}
+    found = dict.fromkeys(name for lines in fits.values() for line in lines for name in line if name != "step")
+    parts = [*(name for name in LOSSES if name in found), *(name for name in found if name not in LOSSES)]
+    with _figure(0.9 + 1.4 * max(1, len(parts))) as fig:
+        for axes, part in zip(np.ravel(fig.subplots(max(1, len(parts)), sharex=True)), parts, strict=False):
+            drawn = []
+            for i, (number, lines) in enumerate(fits.items()):
+                raw = np.array([np.nan if line.get(part) is None else line[part] for line in lines], float)
+                step, mean = _thinned([line["step"] for line in lines], _running_mean(raw))
+                colour, style = ATTACKERS[i % len(ATTACKERS)], STYLES[i // len(ATTACKERS) % len(STYLES)]
+                marker = "." if len(step) < 20 else ""
+                axes.plot(step, mean, style, marker=marker, color=colour, label=f"round {number}", lw=1.3)
+                drawn += [value for value in mean if np.isfinite(value)]
+            axes.set_ylabel(LOSSES.get(part, part.replace("_", " ")))
+            axes.margins(x=0.01)
+            low, high = np.quantile(drawn, (0.05, 0.95)) if drawn else (0.0, 0.0)
+            if low > 0 and high > 100 * low:
+                axes.set_yscale("log", nonpositive="clip")
+                axes.set_ylim(bottom=low / 2)
+            else:
+                axes.set_ylim(bottom=0.0)
+        axes.set_xlabel("step of the round’s fit")
+        axes.xaxis.set_major_locator(MaxNLocator(integer=True))
+        fig.legend(
+            *axes.get_legend_handles_labels(), loc="outside upper right", ncols=5, columnspacing=0.9, handlelength=1.3
+        )
         fig.align_ylabels()
         return _svg(fig)
 
