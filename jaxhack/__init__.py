@@ -20,6 +20,7 @@ _FUNCTIONS = {
         "transfer": "transferring",
         "score_files": "scoring",
         "certify": "certifying",
+        "certify_run": "certificates",
     },
     **dict.fromkeys(("predictor", "codec", "embedder", "encoder"), "registry"),
 }

@@ -169,10 +169,15 @@ def attack(setup: Setup, weights: Weights, state: PyTree, seed: Array, points: P
     return jax.vmap(lambda key, point: space.project(point, attacker.act(state, key, point)))(keys, points)
 
 
+def by_attackers(setup: Setup, weights: Weights, states: PyTree, points: Point, keys: Array) -> Array:
+    """What every attacker does to a batch, no baseline: ``points [B], keys [B] -> [k, B, ...]``."""
+    seeds = jnp.arange(setup.settings.seeds)
+    return jax.vmap(partial(attack, setup, weights), (0, 0, None, None))(states, seeds, points, keys)
+
+
 def deltas(setup: Setup, weights: Weights, states: PyTree, points: Point, keys: Array) -> Array:
     """What every arm does to a batch: ``points [B], keys [B] -> [A, B, ...]``."""
-    space, seeds = setup.space(weights), jnp.arange(setup.settings.seeds)
-    chosen = [jax.vmap(partial(attack, setup, weights), (0, 0, None, None))(states, seeds, points, keys)]
+    space, chosen = setup.space(weights), [by_attackers(setup, weights, states, points, keys)]
     for i, baseline in enumerate(setup.baselines(weights), start=1):
 
         def act(key, point, i=i, baseline=baseline):

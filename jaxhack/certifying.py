@@ -1,6 +1,6 @@
 """Certificates of a smoothed predictor, one an utterance; the theorem is in :mod:`jaxhack.stats.certificate`."""
 
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from typing import NamedTuple
 
 import jax
@@ -8,10 +8,10 @@ import jax.numpy as jnp
 import numpy as np
 
 from jaxhack import audio
-from jaxhack.defences import Noise, noisy
+from jaxhack.defences import Noise, Noisy, noisy
 from jaxhack.parallel import mapped
 from jaxhack.stats.certificate import Bound, certificate, l2_radius, rank
-from jaxhack.types import Predictor
+from jaxhack.types import Predictor, PyTree
 
 BATCH = 8  # draws a device, in one call
 
@@ -63,31 +63,56 @@ def certify(
     Raises:
       ValueError: as :func:`jaxhack.defences.smoothed` and :func:`jaxhack.stats.certificate.certificate`.
     """
-    if not (isinstance(draws, int) and draws >= 1):
-        raise ValueError(f"A certificate needs a whole number of at least 1 draw, got {draws}.")
-    if not 0 <= seed < 2**32:
-        raise ValueError(f"The seed of a certificate is a whole number from 0 to 2**32 - 1, got {seed}.")
     through = noisy(predictor, noise, sample_rate=sample_rate)
-    batch = BATCH * jax.device_count()
-
-    # Not the draws of a smoothed predictor, which an attack may have fitted.
-    root = jax.random.fold_in(jax.random.key(seed, impl="threefry2x32"), 2**32 - 1)
-
-    @jax.jit
-    def run(params, wav, length, number, start):
-        own = jax.random.fold_in(root, number)
-        keys = jax.vmap(lambda i: jax.random.fold_in(own, i))(start + jnp.arange(batch))
-        return mapped(lambda key: through.heads(params, wav, length, key)[0])(keys)
-
+    draw = sampler(through, draws, seed)
     for number, (name, wav) in enumerate(utterances):
         padded = audio.pad(wav, audio.bucket_length(len(wav), through.sample_rate, through.max_samples))
-        here = through.params, padded, np.int32(len(wav)), np.int32(number)
-        scores = [np.asarray(run(*here, np.int32(start))) for start in range(0, draws, batch)]
-        found = np.concatenate(scores)[:draws].astype(np.float64)
+        (found,) = draw(through.params, padded[None], len(wav), number)
         entries = through.entries(len(wav))
         bounds = tuple(
             certificate(found, radius=l2_radius(e, entries), sigma=noise.sigma, percentile=percentile, alpha=alpha)
             for e in epsilons
         )
-        ordered = np.sort(found)  # NaN comes last, as it does in the predictor
-        yield Certified(name, float(ordered[rank(percentile, draws) - 1]), bounds, found)
+        yield Certified(name, estimate(found, percentile), bounds, found)
+
+
+def sampler(through: Noisy, draws: int, seed: int) -> Callable[[PyTree, np.ndarray, int, int], np.ndarray]:
+    """Draws scores that no attack has seen: others than those of a smoothed predictor of the same seed.
+
+    Args:
+      through: what hears each draw.
+      draws: n, of each signal.
+      seed: of the draws.
+
+    Returns:
+      ``(params, wavs [S, T], length, number) -> [S, n]`` float64: the scores of S signals of `length` samples under
+      the same draws, which are those of utterance `number`, whatever was asked of others.
+
+    Raises:
+      ValueError: no draws, or a seed out of range.
+    """
+    if not (isinstance(draws, int) and draws >= 1):
+        raise ValueError(f"A certificate needs a whole number of at least 1 draw, got {draws}.")
+    if not 0 <= seed < 2**32:
+        raise ValueError(f"The seed of a certificate is a whole number from 0 to 2**32 - 1, got {seed}.")
+    root = jax.random.fold_in(jax.random.key(seed, impl="threefry2x32"), 2**32 - 1)
+    batch = min(BATCH * jax.device_count(), draws)
+
+    @jax.jit
+    def run(params, wavs, length, number, start):
+        own = jax.random.fold_in(root, number)
+        keys = jax.vmap(lambda i: jax.random.fold_in(own, i))(start + jnp.arange(batch))
+        score = mapped(lambda wav, key: through.heads(params, wav, length, key)[0])
+        return jax.vmap(lambda wav: score(jnp.broadcast_to(wav, (batch, *wav.shape)), keys))(wavs)
+
+    def draw(params: PyTree, wavs: np.ndarray, length: int, number: int) -> np.ndarray:
+        here = params, wavs, np.int32(length), np.int32(number)
+        scores = [np.asarray(run(*here, np.int32(start))) for start in range(0, draws, batch)]
+        return np.concatenate(scores, axis=1)[:, :draws].astype(np.float64)
+
+    return draw
+
+
+def estimate(scores: np.ndarray, percentile: float) -> float:
+    """The percentile of ``scores [n]`` as a smoothed predictor takes it: what is not a number comes last."""
+    return float(np.sort(scores)[rank(percentile, len(scores)) - 1])

@@ -30,6 +30,7 @@ REPEATABLE = 1e-4  # repeat sd (score) up to which a predictor counts as determi
 STILL_IMPROVING = 3.0  # standard errors by which the last fifth of a training beats the one before
 SHORTEST_RISE = 25  # steps below which fifths say nothing
 FEW = 30  # judged utterances
+FEW_PAIRS = 100  # held at the end: the paper's buffers hold thousands
 DEMO_SPEECH = (
     "The recordings are the synthetic demo clips that ship with jaxhack: the numbers say nothing about real speech; "
     "audit recordings of your own."
@@ -108,6 +109,60 @@ def across(record: Mapping[str, Any], summary: Mapping[str, Any]) -> Iterator[st
     if 0 < summary["any_attack_n"] < FEW:
         yield f"{summary['any_attack_n']} judged utterances are few to conclude from."
     yield from _black_beats_white(summary["lines"])
+
+
+def patching(record: Mapping[str, Any], summary: Mapping[str, Any]) -> Iterator[str]:
+    """What a reader must know before trusting what a patching says of itself.
+
+    Args:
+      record: its ``run.json``'s ``"record"``.
+      summary: of :func:`jaxhack.report.patching.make`, without its warnings.
+    """
+    recipe = record["recipe"]
+    done = [found for found in summary["rounds"] if found["pairs"] is not None]
+    if summary["name"] is None:
+        yield (
+            f"This patching is not finished: {len(done)} of {recipe['rounds']} rounds are. Shown is what is there; "
+            "go on with --resume."
+        )
+    if record.get("demo"):
+        yield DEMO_SPEECH
+    if record["labels"] != "people":
+        yield (
+            "No ratings of people were at hand: the predictor was held to its own scores of unattacked speech "
+            "(self-distillation), so that it keeps its own mistakes, and nothing here says whether it agrees with "
+            "people."
+        )
+    if recipe["source"] == "hacks" and any(map(first_look, record["sources"].values())):
+        yield (
+            "The trained attackers are a first look, trained less than the standard profile's: a low rate may be "
+            "theirs, not the predictor's."
+        )
+    if recipe["source"] == "hacks" and len(record["train"]) < FEW:
+        yield f"{len(record['train'])} recordings are few to conclude from."
+    empty = [str(found["round"]) for found in done if not sum(e["found"] for e in found["in_loop"].values())]
+    if empty:
+        yield (
+            f"No pair was found in round{'s' if len(empty) > 1 else ''} {', '.join(empty)}: such a round fits the "
+            "pairs of earlier ones again, or nothing."
+        )
+    if done and 0 < (last := done[-1]["pairs"]) < FEW_PAIRS:
+        drawn = recipe["fit_steps"] * recipe["fit_batch"]
+        yield (
+            f"{last} pairs after round {done[-1]['round']} are few to learn from: its fit drew one of them {drawn} "
+            "times."
+        )
+    distances = [(f"after round {found['round']}", found["distance"]) for found in done]
+    if record["labels"] == "people":
+        distances.insert(0, ("before the first round", summary["distance"]))
+    distances = [(when, distance) for when, distance in distances if known(distance)]
+    if distances and distances[-1][1] > distances[0][1]:
+        (early, before), (late, after) = distances[0], distances[-1]
+        whom = "what people said" if record["labels"] == "people" else "what they were before patching"
+        yield (
+            f"The distance grew from {before:.3g} MOS² {early} to {after:.3g} {late}: the scores of unattacked "
+            f"speech move away from {whom}."
+        )
 
 
 def _black_beats_white(lines: Sequence[Mapping[str, Any]]) -> Iterator[str]:

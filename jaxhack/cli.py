@@ -443,6 +443,40 @@ def transfer(given, predictors, attacked, models, out, resume, overwrite) -> Non
     console.print(f"Table: {Path(out) / transferring.TABLE}", markup=False, highlight=False, soft_wrap=True)
 
 
+@main.command(epilog="\b\nExample:\n  jaxhack certify runs/smoothed")
+@click.argument("run", metavar="RUN", type=click.Path())
+@click.option(
+    "--draws", type=click.IntRange(min=1), default=1000, help="Of the noise, for x̂ and for the attack of each seed."
+)
+@click.option("--alpha", type=float, default=0.001, help="Probability that a bound is wrong, of each by itself.")
+@click.option("--limit", type=int, metavar="N", help="Test recordings certified.  [default: every one]")
+@click.option("--seed", type=click.IntRange(min=0), default=0, help="Of the draws.")
+@click.option(
+    "--attacked", metavar="NAME", help="The predictor of RUN, where its record does not lead there (FILE.onnx)."
+)
+@_models
+@click.option("--resume", is_flag=True, help="Continue what was interrupted.")
+@click.option("--overwrite", is_flag=True, help="Replace the certificates in RUN.")
+def certify(run, **options: Any) -> None:
+    """Bound what any attack can make of a smoothed score, beside what the attacks of RUN surely did.
+
+    RUN is the folder of a finished audit of smoothed(…). Its report gets a section, and certificates.jsonl a line for
+    each test recording.
+    """
+    from jaxhack import certificates
+    from jaxhack.report import certificate
+
+    with _stoppable(), progress.display() as observe:
+        found = certificates.certify_run(run, observe=observe, **options)
+    console = _console()
+    console.print(certificate.table(found))
+    _print_warnings(console, certificate.warnings(found))
+    console.print(f"Report: {Path(run) / 'report.html'}", markup=False, highlight=False, soft_wrap=True)
+    if found["failed"]:
+        click.echo(f"{len(found['failed'])} recordings have no certificate: {certificate.LINES} says why", err=True)
+        sys.exit(1)
+
+
 def _recipe(flag: str, text: str, **more: Any) -> Callable:
     """An option of how a predictor is trained against pairs."""
     return click.option(flag, default=getattr(Recipe, flag.removeprefix("--").replace("-", "_")), help=text, **more)
@@ -505,29 +539,24 @@ def patch(paths, predictor, out, space, codec, attacker, options, ratings, model
             observe=observe,
             **given,
         )
-    console = _console()
-    console.print(loop.table(summary))
-    _print_warnings(console, summary["warnings"])
+    _print_summary(summary, out)
     patched = Path(out) / loop.FOLDER
-    console.print(f"Predictor: {patched}", markup=False, highlight=False, soft_wrap=True)
+    _console().print(f"Predictor: {patched}", markup=False, highlight=False, soft_wrap=True)
 
 
 @main.command(epilog="\b\nExample:\n  jaxhack report runs/nisqa")
 @click.argument("run", metavar="RUN", type=click.Path())
 def report(run) -> None:
-    """Make summary.json, table.csv and report.html anew from the stored rows of RUN; nothing is computed again."""
+    """Make summary.json, table.csv and report.html anew from what RUN stores; nothing is computed again."""
     from jaxhack import report as work
     from jaxhack import run as runs
-    from jaxhack.report import suite
+    from jaxhack.report import patching, suite
 
     try:
         stored = Path(run, runs.RECORD)
         record = runs.read(stored)["record"] if os.path.isfile(stored) else {}
-        if "recipe" in record:
-            audit = Path(run, "rounds", "1", min(record["sources"]))
-            raise ValueError(f"{run!r} is a patching: name one of its audits, such as {audit}.")
-        many = "legs" in record
-        summary = suite.make(Path(run)) if many else work.make(run)
+        made = patching.make if "recipe" in record else suite.make if "legs" in record else work.make
+        summary = made(Path(run))
     except (LookupError, TypeError, AttributeError) as error:
         kind = type(error).__name__
         raise ValueError(
@@ -544,10 +573,11 @@ def _folder_name(predictor: str) -> str:
 
 def _print_summary(summary: dict[str, Any], out: str) -> None:
     from jaxhack import report as work
-    from jaxhack.report import suite
+    from jaxhack.report import patching, suite
 
     console = _console()
-    console.print(suite.table(summary) if "lines" in summary else work.table(summary))
+    kind = patching if "rounds" in summary else suite if "lines" in summary else work
+    console.print(kind.table(summary))
     _print_warnings(console, summary["warnings"])
     console.print(f"Report: {Path(out) / 'report.html'}", markup=False, highlight=False, soft_wrap=True)
 

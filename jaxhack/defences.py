@@ -28,12 +28,24 @@ class Noise(NamedTuple):
     statistics: Statistics | None = None
 
 
+class Smoothing(NamedTuple):
+    """What :func:`smoothed` is given."""
+
+    predictor: Predictor
+    noise: Noise
+    draws: int = 31
+    percentile: float = 0.5
+    seed: int = 0
+
+
 class Noisy(NamedTuple):
     """A predictor that hears an utterance through one draw of noise."""
 
     sample_rate: int  # Hz
     params: PyTree
     heads: Callable[[PyTree, Array, Array, Array], Array]  # (params, wav [T], length [], key) -> [H]
+    # (params, wav [T], length []) -> what noise is added to, in the unit of σ; all that the heads depend on.
+    carrier: Callable[[PyTree, Array, Array], Array]
     entries: Callable[[int], int]  # numbers that have noise of their own, in an utterance of so many samples
     max_samples: int | None  # the longest input judged in one piece; None: any
 
@@ -48,13 +60,18 @@ class Chain(NamedTuple):
     def heads(self, params: tuple, wav: Array, length: Array, change: Callable[[Array, Array], Array]) -> Array:
         """Its heads ``[H]``, of ``wav [T]``, its latent changed by ``(z [N, C], frames []) -> z``."""
         mine, chain = params
-        x = dsp.resample(wav, self.sample_rate, self.codec.sample_rate, length=length)
-        count = dsp.resampled_length(length, self.sample_rate, self.codec.sample_rate)
-        y = self.codec.decode(chain, change(self.codec.encode(chain, x), -(-count // self.codec.hop)))
+        x, count, frames = self.heard(wav, length)
+        y = self.codec.decode(chain, change(self.codec.encode(chain, x), frames))
         y = dsp.resample(y, self.codec.sample_rate, self.predictor.sample_rate, length=count)
         count = dsp.resampled_length(count, self.codec.sample_rate, self.predictor.sample_rate)
         # A quantiser would make speech of what is not a number.
         return jnp.where(jnp.all(jnp.isfinite(x)), self.predictor.heads(mine, y, count), jnp.nan)
+
+    def heard(self, wav: Array, length: Array) -> tuple[Array, Array, Array]:
+        """What the codec gets of ``wav [T]``: at its rate ``[T']``, of so many samples and frames that count."""
+        x = dsp.resample(wav, self.sample_rate, self.codec.sample_rate, length=length)
+        count = dsp.resampled_length(length, self.sample_rate, self.codec.sample_rate)
+        return x, count, -(-count // self.codec.hop)
 
     @property
     def max_samples(self) -> int | None:
@@ -204,7 +221,14 @@ def noisy(predictor: Predictor, noise: Noise, *, sample_rate: int | None = None)
             drawn = sigma * _normal(key, *wav.shape)
             return predictor.heads(params, dsp.masked(wav + drawn, length), length)
 
-        return Noisy(predictor.sample_rate, predictor.params, heard, lambda samples: samples, predictor.max_samples)
+        return Noisy(
+            sample_rate=predictor.sample_rate,
+            params=predictor.params,
+            heads=heard,
+            carrier=lambda params, wav, length: dsp.masked(wav, length),
+            entries=lambda samples: samples,
+            max_samples=predictor.max_samples,
+        )
     if noise.statistics is None:
         raise ValueError(
             f"Noise in the latent of {noise.codec.name} needs its statistics, the unit of each channel: "
@@ -216,10 +240,16 @@ def noisy(predictor: Predictor, noise: Noise, *, sample_rate: int | None = None)
         *mine, scale = params
 
         def change(z: Array, frames: Array) -> Array:
-            valid = (jnp.arange(z.shape[0]) < frames)[:, None]
-            return z + jnp.where(valid, sigma * scale * _normal(key, *z.shape), 0.0)
+            # What follows the last frame has no noise: it is not heard, lest a perturbation hide there.
+            return jnp.where(_valid(z, frames), z + sigma * scale * _normal(key, *z.shape), 0.0)
 
         return chain.heads(tuple(mine), wav, length, change)
+
+    def carrier(params: PyTree, wav: Array, length: Array) -> Array:
+        _, mine, scale = params
+        x, _, frames = chain.heard(wav, length)
+        z = chain.codec.encode(mine, x)
+        return jnp.where(_valid(z, frames), z / scale, 0.0)
 
     def entries(samples: int) -> int:
         count = -(-samples * chain.codec.sample_rate // chain.sample_rate)
@@ -230,6 +260,7 @@ def noisy(predictor: Predictor, noise: Noise, *, sample_rate: int | None = None)
         sample_rate=chain.sample_rate,
         params=(chain.predictor.params, noise.codec.params, scale),
         heads=through,
+        carrier=carrier,
         entries=entries,
         max_samples=chain.max_samples,
     )
@@ -245,6 +276,10 @@ def demo_statistics(codec: Codec) -> Statistics:
 def _chain(predictor: Predictor, codec: Codec, sample_rate: int | None) -> Chain:
     inner = predictor.at_rate(codec.sample_rate) if predictor.at_rate else predictor
     return Chain(inner, codec, sample_rate or codec.sample_rate)
+
+
+def _valid(z: Array, frames: Array) -> Array:
+    return (jnp.arange(z.shape[0]) < frames)[:, None]
 
 
 def _normal(key: Array, *shape: int) -> Array:

@@ -7,7 +7,10 @@ from typing import Any
 
 from jaxhack.settings import described, first_look, sizes, takes_long
 
-STAGES = {"measure": "measuring", "encode": "encoding", "train": "training", "attack": "attacking", "fit": "fitting"}
+STAGES = {
+    **{"measure": "measuring", "encode": "encoding", "train": "training", "attack": "attacking", "fit": "fitting"},
+    "certify": "certifying",
+}
 
 
 @contextmanager
@@ -18,7 +21,7 @@ def display() -> Iterator[Callable[[str, int, int, dict[str, Any]], None]]:
 
     console = Console(stderr=True)
     columns = (
-        TextColumn("{task.description:<9}"),
+        TextColumn("{task.description:<10}"),
         BarColumn(bar_width=20),
         MofNCompleteColumn(),
         TimeRemainingColumn(elapsed_when_finished=True),

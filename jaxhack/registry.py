@@ -10,7 +10,7 @@ import os
 import re
 from collections.abc import Callable, Iterable, Sequence
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import jax.numpy as jnp
 
@@ -18,7 +18,11 @@ from jaxhack import weights as weight_files
 from jaxhack.ensemble import REDUCE, ensemble
 from jaxhack.types import Codec, Embedder, Encoder, Predictor, Recogniser, Weight
 
+if TYPE_CHECKING:
+    from jaxhack import defences
+
 BLACK_BOX_RATE = 16000  # Hz, of a black box that was given none
+COMPOSED = r"\s*(\w+)\((.*)\)\s*"
 FORMS = {  # defences by name, and how they are asked for
     "smoothed": "smoothed(PREDICTOR,waveform=SIGMA) or smoothed(PREDICTOR,CODEC=SIGMA), and draws, percentile, seed",
     "denoised": "denoised(PREDICTOR,CODEC) or denoised(PREDICTOR,CODEC,quantised=true)",
@@ -198,7 +202,7 @@ def predictor(
     if isinstance(name, Predictor):
         return at_rate(_as_made(name, dtype), sample_rate)
     name = name if callable(name) else os.fspath(name)
-    if made := None if callable(name) else re.fullmatch(r"\s*(\w+)\((.*)\)\s*", name):
+    if made := None if callable(name) else re.fullmatch(COMPOSED, name):
         return at_rate(_composed(made[1], _parts(str(name), made[2]), models, dtype), sample_rate)
     if not callable(name) and name not in ENTRIES and os.path.isdir(name):
         return at_rate(_patched(Path(name), models, dtype), sample_rate)
@@ -225,6 +229,14 @@ def _patched(folder: Path, models: str | os.PathLike[str] | None, dtype: Any) ->
                 f"{folder} says what it was patched from: {unknown('predictor', word, names('predictor'))}"
             )
     return patched.load(folder, predictor(parent, models=models, dtype=dtype))
+
+
+def smoothing(
+    name: str, *, models: str | os.PathLike[str] | None = None, dtype: Any = None
+) -> "defences.Smoothing | None":
+    """What a predictor named ``smoothed(…)`` is made of, None of any other name; errors as :func:`predictor`."""
+    made = re.fullmatch(COMPOSED, name)
+    return _smoothing(_parts(name, made[2]), models, dtype) if made and made[1] == "smoothed" else None
 
 
 def codec(name: str | Codec, *, models: str | os.PathLike[str] | None = None, dtype: Any = None) -> Codec:
@@ -280,25 +292,33 @@ def _composed(how: str, parts: list[str], models: str | os.PathLike[str] | None,
         return ensemble([predictor(part, models=models, dtype=dtype) for part in parts], how)
     if how not in FORMS:
         raise ValueError(unknown("way to make a predictor of others", how, (*REDUCE, *FORMS)))
+    if how == "smoothed":
+        return defences.smoothed(**_smoothing(parts, models, dtype)._asdict())
     first, *rest = parts
-    if how == "denoised":
-        if not rest or "=" in rest[0]:
-            raise ValueError(f"Expected {FORMS[how]}, got denoised({','.join(parts)}).")
-        options = _options(how, rest[1:], {"quantised": bool})
-        return defences.denoised(
-            predictor(first, models=models, dtype=dtype), codec(rest[0], models=models, dtype=dtype), **options
-        )
+    if not rest or "=" in rest[0]:
+        raise ValueError(f"Expected {FORMS[how]}, got denoised({','.join(parts)}).")
+    options = _options(how, rest[1:], {"quantised": bool})
+    return defences.denoised(
+        predictor(first, models=models, dtype=dtype), codec(rest[0], models=models, dtype=dtype), **options
+    )
+
+
+def _smoothing(parts: list[str], models: str | os.PathLike[str] | None, dtype: Any) -> "defences.Smoothing":
+    """What ``smoothed(part,…)`` is made of."""
+    from jaxhack import defences
+
+    first, *rest = parts
     kinds = {"draws": int, "percentile": float, "seed": int}
-    options = _options(how, rest, kinds | dict.fromkeys(("waveform", *names("codec")), float))
+    options = _options("smoothed", rest, kinds | dict.fromkeys(("waveform", *names("codec")), float))
     where = {name: options.pop(name) for name in [*options] if name not in kinds}
     if len(where) != 1:
-        raise ValueError(f"Expected noise in one place, {FORMS[how]}, got smoothed({','.join(parts)}).")
+        raise ValueError(f"Expected noise in one place, {FORMS['smoothed']}, got smoothed({','.join(parts)}).")
     ((place, sigma),) = where.items()
     noise = defences.Noise(sigma)
     if place != "waveform":
         chain = codec(place, models=models, dtype=dtype)
         noise = defences.Noise(sigma, chain, defences.demo_statistics(chain))
-    return defences.smoothed(predictor(first, models=models, dtype=dtype), noise, **options)
+    return defences.Smoothing(predictor(first, models=models, dtype=dtype), noise, **options)
 
 
 def _options(how: str, parts: list[str], kinds: dict[str, type]) -> dict[str, Any]:

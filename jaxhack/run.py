@@ -17,7 +17,7 @@ RECORD = "run.json"
 PACKAGES = ("jaxhack", "jax", "jaxlib", "flax", "optax", "numpy", "onnxruntime")
 OWN = (
     *("rows.parquet", "summary.json", "table.csv", "report.html", "training.jsonl", "inputs.json"),
-    *("transcripts.jsonl", "recordings.jsonl", "statistics.npz"),
+    *("transcripts.jsonl", "recordings.jsonl", "statistics.npz", "certificates.json", "certificates.jsonl"),
     *("parts", "checkpoints", "examples", "pairs", "rounds", "patched"),
     RECORD,  # last: a folder without it is nobody's run
 )
@@ -243,3 +243,14 @@ def write_text(path: Path, text: str) -> None:
 def write_lines(path: Path, values: Iterable[Any]) -> None:
     """Writes JSON lines, complete or not at all."""
     write_text(path, "".join(json.dumps(value) + "\n" for value in values))
+
+
+def read_lines(path: Path) -> list[dict[str, Any]]:
+    """The lines of a JSON-lines file, none where there is no file; a last one that a crash cut off is left out."""
+    made = []
+    for line in path.read_text(encoding="utf-8", errors="replace").splitlines() if path.exists() else []:
+        try:
+            made.append(json.loads(line))
+        except ValueError:
+            break
+    return made

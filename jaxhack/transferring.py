@@ -356,10 +356,10 @@ def _judge(
     )
     if reason := refusal(setup):
         raise ValueError(reason)
-    weights, states = _attackers(source, setup)
+    weights, states = act_again(source, setup)
     heard, shared = inputs.listed(test, "test"), None
     if test is source.test:
-        _unchanged(source, heard)
+        unchanged(source, heard)
     if not (test is source.test and source.record["train"] == source.record["test"]):  # as in a loop; warned of later
         shared = inputs.check_disjoint(source.training, test)
     digest = hashlib.sha256(json.dumps(source.record, sort_keys=True).encode()).hexdigest()
@@ -381,7 +381,7 @@ def _judge(
         return report.make(folder)
 
 
-def _attackers(source: Source, setup: Setup) -> tuple[Weights, PyTree]:
+def act_again(source: Source, setup: Setup) -> tuple[Weights, PyTree]:
     """The weights of the attack and the states of the trained attackers."""
     weights, settings = setup.untrained(), source.settings
     if setup.codec is not None:
@@ -400,7 +400,7 @@ def _same(folder: Path, name: str, now: Mapping[str, str], then: Mapping[str, st
         )
 
 
-def _unchanged(source: Source, heard: Sequence[Mapping[str, Any]]) -> None:
+def unchanged(source: Source, heard: Sequence[Mapping[str, Any]]) -> None:
     """Refuses recordings that are no longer what the run heard."""
     then = {entry["id"]: entry["digest"] for entry in source.noted if entry["half"] == "test"}
     changed = [entry["id"] for entry in heard if then.get(entry["id"]) != entry["digest"]]

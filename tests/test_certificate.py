@@ -15,7 +15,7 @@ from jaxhack import attackers, spaces
 from jaxhack.certifying import certify
 from jaxhack.defences import Noise, smoothed
 from jaxhack.objective import heard, objective
-from jaxhack.stats import certificate, fresh_percentile, l2_radius
+from jaxhack.stats import certificate, fresh_percentile, l2_radius, lower_bound
 from jaxhack.stats.certificate import rank
 
 SCORES = np.arange(10.0)
@@ -62,6 +62,35 @@ def test_coverage(steps):
     missed = np.mean([bound.upper < true for bound in found])
     exact = binom.sf(found[0].rank - 1, n, found[0].percentile)
     assert 0.6 * alpha < exact <= alpha < binom.sf(found[0].rank - 2, n, found[0].percentile)
+    if steps is None:
+        assert missed == pytest.approx(exact, abs=4 * math.sqrt(alpha / trials))
+    else:
+        assert missed <= exact + 4 * math.sqrt(alpha / trials)
+
+
+def test_the_lower_bound_by_hand():
+    # P(Bin(10, ½) ≤ 1) = 11/1024, P(Bin(10, ½) ≤ 0) = 1/1024.
+    assert lower_bound(SCORES[::-1], alpha=11 / 1024 + 1e-9) == 1.0
+    assert lower_bound(SCORES, alpha=1 / 1024 + 1e-9) == 0.0 and lower_bound(SCORES, alpha=1 / 1025) == -math.inf
+    # Mirrored, of an upper bound: P(Bin(10, 0.8) ≤ k) = P(Bin(10, 0.2) ≥ 10 − k).
+    mirrored = -certificate(-SCORES, radius=0.0, sigma=1.0, percentile=0.2, alpha=0.05).upper
+    assert lower_bound(SCORES, percentile=0.8, alpha=0.05) == mirrored == 5.0
+    assert lower_bound([math.nan, *SCORES], alpha=0.01) == 1.0, "a draw without a score is above the others"
+    with pytest.raises(ValueError, match="at least one draw"):
+        lower_bound([])
+
+
+@pytest.mark.parametrize("steps", [None, 3.0], ids=["continuous", "with atoms"])
+def test_coverage_of_the_lower_bound(steps):
+    """It is as rarely above the quantile as it says, and not much more rarely."""
+    n, alpha, percentile, trials = 200, 0.05, 0.7, 4000
+    scores = np.random.default_rng(1).normal(size=(trials, n))
+    scores = scores if steps is None else np.ceil(scores * steps) / steps
+    true = ndtri(percentile) if steps is None else math.ceil(ndtri(percentile) * steps) / steps
+    missed = np.mean([lower_bound(row, percentile=percentile, alpha=alpha) > true for row in scores])
+    k = int(lower_bound(np.arange(1.0, n + 1), percentile=percentile, alpha=alpha))
+    exact = binom.cdf(k - 1, n, percentile)
+    assert 0.6 * alpha < exact <= alpha < binom.cdf(k, n, percentile)
     if steps is None:
         assert missed == pytest.approx(exact, abs=4 * math.sqrt(alpha / trials))
     else:

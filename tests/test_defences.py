@@ -111,6 +111,32 @@ def test_noise_has_the_size_that_is_asked_for():
     assert through.entries(1601) == 101 * toys.CHANNELS
 
 
+def test_what_follows_the_last_frame_hides_no_perturbation():
+    """A codec that looks ahead: its last frames, which have no noise, move nothing."""
+
+    def behind(level):
+        def encode(params, wav):
+            z = toys.codec().encode(params, wav)
+            return jnp.where((jnp.arange(z.shape[0]) < 50)[:, None], z, level)
+
+        def decode(params, z):
+            return toys.codec().decode(params, z + jnp.roll(z, -1, axis=0))
+
+        return toys.codec()._replace(encode=encode, decode=decode)
+
+    through = [noisy(toys.predictor(), Noise(0.5, behind(level), UNIT)) for level in (0.0, 5.0)]
+    key, length = jax.random.key(0), jnp.int32(50 * toys.HOP)
+    scores = [t.heads(t.params, WAV, length, key)[0] for t in through]
+    assert scores[0] == scores[1]
+    carriers = [np.asarray(t.carrier(t.params, WAV, length)) for t in through]
+    np.testing.assert_array_equal(*carriers)
+    z = toys.codec().encode(toys.codec().params, WAV)
+    np.testing.assert_allclose(carriers[0][:50], z[:50] / UNIT.scale, rtol=1e-6)
+    assert not carriers[0][50:].any()
+    plain = noisy(toys.predictor(), Noise(0.1))
+    np.testing.assert_array_equal(plain.carrier(plain.params, WAV, length), dsp.masked(WAV, length))
+
+
 def test_denoised_hears_the_round_trip_at_any_rate():
     toy, codec = toys.predictor(), toys.codec()
     made = denoised(toy, codec)

@@ -13,7 +13,7 @@ import toys
 from click.testing import CliRunner
 
 import jaxhack as jh
-from jaxhack import audio, registry, rows
+from jaxhack import audio, inputs, registry, rows, scoring
 from jaxhack.cli import main
 from jaxhack.patch import Recipe, pairs, patch, patched
 from jaxhack.settings import BLIND
@@ -64,8 +64,10 @@ def test_it_hardens_and_says_so(done, clips):
     assert summary["rounds"][0]["pairs"] == hacked > 0
     final = jh.predictor(out / "patched")
     assert final.name == summary["name"] and final.params.shape == toys.predictor().params.shape
-    refused = CliRunner().invoke(main, ["report", str(out)])
-    assert refused.exit_code == 2 and f"such as {out}/rounds/1/latent-toy/pgd." in " ".join(refused.output.split())
+    page = (out / "report.html").read_bytes()
+    assert b"rounds/2/latent-toy/pgd/report.html" in page and hacked == first["found"]
+    again = CliRunner().invoke(main, ["report", str(out)])
+    assert again.exit_code == 0 and (out / "report.html").read_bytes() == page
     lineage = patched.read(out / "patched")["lineage"]
     assert lineage["round"] == 2 and lineage["record"]["recipe"]["margin"] == 0.5
 
@@ -131,7 +133,8 @@ def test_pairs_that_no_detector_saw(source, clips, tmp_path):
     (folder,) = {path.parent for path in (tmp_path / "out" / "rounds" / "1").rglob("pairs")}
     held = list(pairs.read(folder))
     lengths = np.concatenate([h.length for h in held])
-    assert summary["rounds"][0]["pairs"] == len(lengths) == 3 * 4  # draws × training recordings
+    (found,) = summary["rounds"][0]["in_loop"].values()
+    assert found == {"found": len(lengths)} and len(lengths) == 3 * 4  # draws × training recordings
     x, y = (np.concatenate([getattr(h, side) for h in held]).astype(np.float64) for side in ("preferred", "rejected"))
     if source == "noise":
         snr = 10 * np.log10(np.sum(x**2, 1) / np.sum((y - x) ** 2, 1))
@@ -152,7 +155,10 @@ def test_ratings_of_people_take_the_place_of_the_predictors_own(clips, tmp_path)
         run(train_paths=[a, b], test_paths=[b, d], out=tmp_path / "no", recipe=recipe)
     summary = run(train_paths=[a, c], test_paths=[b, d], out=tmp_path / "out", recipe=recipe, rated=rated)
     assert json.loads((tmp_path / "out" / "run.json").read_text())["record"]["train"] == [a.name, c.name]
-    assert summary["labels"] == "people" and summary["rounds"][0]["distance"] > 0
+    scored = scoring.score_files(jh.predictor("toy"), inputs.collect(sorted(clips.parent.glob("*.wav"))[:4]))
+    before = np.mean([(row["score"] - 2.5) ** 2 for row in scored if row["score"] is not None])
+    assert summary["labels"] == "people" and summary["distance"] == pytest.approx(before)
+    assert summary["rounds"][0]["distance"] > 0
     with pytest.raises(ValueError, match="both rated and of the split train"):
         run([clips], out=tmp_path / "no", recipe=recipe, rated=[one._replace(split="test") for one in rated])
 
@@ -180,10 +186,13 @@ def test_faults_are_found_before_anything_is_computed(clips, tmp_path, changes, 
 
 
 def test_the_command(clips, monkeypatch):
-    calls, entry = [], {"worst_attack_success_rate": 0.75, "mean_attack_success_rate": 0.5, "offset": 0.125}
+    calls, entry = (
+        [],
+        {"worst_attack_success_rate": 0.75, "mean_attack_success_rate": 0.5, "offset": 0.125, "found": 9},
+    )
     found = {"in_loop": {"latent-lyra/grpo": entry, "waveform/pgd": entry}, "distance": 0.01}
     rounds = [found | {"round": k, "pairs": 10 * k} for k in (1, 2)]
-    summary = {"name": "n", "labels": "self-distillation", "warnings": ["Mind this."], "rounds": rounds}
+    summary = {"source": "hacks", "labels": "self-distillation", "warnings": ["Mind this."], "rounds": rounds}
     monkeypatch.setattr("jaxhack.patch.loop.patch", lambda *args, **more: calls.append((args, more)) or summary)
     flags = "--predictor nisqa --codec lyra,mini --attacker grpo,waveform/pgd --option pgd.steps=10 --margin 0.25"
     flags += " --rounds 2 --prefer-input --seeds 1 --out o"
@@ -194,6 +203,7 @@ def test_the_command(clips, monkeypatch):
     assert given["codecs"] == ["lyra", "mini"] and given["attackers"] == ["grpo", "waveform/pgd"]
     assert given["options"] == {"pgd": {"steps": 10}} and given["seeds"] == 1 and given["steps"] is None
     printed = [" ".join(line.split()) for line in result.stdout.splitlines()]
-    assert "1 latent-lyra/grpo 0.750 0.500 +0.12 10 0.0100" in printed and "waveform/pgd 0.750 0.500 +0.12" in printed
+    assert "1 latent-lyra/grpo 0.750 0.500 +0.12 9 10 0.0100" in printed
+    assert "waveform/pgd 0.750 0.500 +0.12 9" in printed
     assert max(map(len, result.stdout.splitlines())) <= 80 and "Mind this." in result.output
-    assert "Predictor: o/patched" in result.stdout
+    assert "Report: o/report.html" in result.stdout and "Predictor: o/patched" in result.stdout

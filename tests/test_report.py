@@ -358,12 +358,18 @@ def test_certified_bounds_beside_what_was_reached(monkeypatch):
     drawn = []
     svg = figures._svg
     monkeypatch.setattr(figures, "_svg", lambda fig: drawn.append(fig.axes[0]) or svg(fig))
-    address = figures.certified([0.4, 0.1, None, 0.2], [0.5, None, 0.3, np.inf], 0.3)
+    address = figures.certified([3.0, 2.0, 2.5], [3.25, None, 2.75], [4.0, None, np.inf], [4.5, 4.25, None])
     assert address.startswith("data:image/svg+xml;base64,")
-    lines = {line.get_label(): line.get_xydata().tolist() for line in drawn[0].lines}
-    assert lines["reached by the best attack"] == [[1, 0.1], [2, 0.2], [3, 0.4]]
-    assert lines["certified: no attack gains more"] == [[3, 0.5]]
-    assert [x for x, _ in lines["nothing certified (2 of 3)"]] == [1, 2]
-    assert figures.certified([0.4], [0.5]) and figures.certified([], []) and figures.certified([0.1], [None])
-    with pytest.raises(ValueError, match="a bound for each gain, got 1 bounds and 0 gains"):
-        figures.certified([], [0.5])
+    lines = {line.get_label(): line.get_xydata() for line in drawn[0].lines}
+    np.testing.assert_array_equal(lines["x̂"], [[1, 2.0], [2, 2.5], [3, 3.0]])
+    np.testing.assert_array_equal(lines["surely reached by the attack"][:, 1], [np.nan, 2.75, 3.25])
+    np.testing.assert_array_equal(lines["bound at the distance of the attack"][:, 1], [np.nan, np.nan, 4.0])
+    np.testing.assert_array_equal(lines["bound on any within the budget"][:, 1], [4.25, np.nan, 4.5])
+    assert [x for x, _ in lines["no bound (2 of 3)"]] == [1, 2]
+    (left, right), (bottom, top) = drawn[0].get_xlim(), drawn[0].get_ylim()
+    every = np.concatenate(list(lines.values()))
+    every = every[np.isfinite(every[:, 1])]
+    assert (np.array([left, bottom]) < every).all() and (every < np.array([right, top])).all(), "something is cut off"
+    assert figures.certified([3.0], [2.9], [3.5]) and figures.certified([], [], []) and len(drawn[-1].lines) == 3
+    with pytest.raises(ValueError, match="a bound for each score, got 1 bounds and 0 scores"):
+        figures.certified([], [], [0.5])

@@ -1,5 +1,6 @@
 """Table II from stored rows, the attackers of each round against other rounds' predictors, and the decisions."""
 
+import base64
 import csv
 import json
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -12,6 +13,7 @@ import numpy as np
 from experiments.table2_patching.presets import MULTI, PRESETS, RANDOM, UNDEFENDED, Loop, Preset
 from jaxhack import rows
 from jaxhack.detect import Rule
+from jaxhack.report import figures
 from jaxhack.stats.agreement import statistics
 from jaxhack.stats.success import judgements, summary
 
@@ -194,9 +196,9 @@ def falls_in_the_loop(found: Found) -> tuple[bool | None, str]:
     """H5: fresh attackers of the last round hack less than those of the first, in every space and seed."""
     falls: dict[str, list[float]] = {}
     for folder in found.finished(MULTI):
-        rounds = json.loads((folder / "patch/summary.json").read_text())["rounds"]
-        for name, first in rounds[0]["in_loop"].items():
-            last = rounds[-1]["in_loop"][name]
+        stored = json.loads((folder / "patch/summary.json").read_text())["rounds"]
+        for name, first in stored[0]["in_loop"].items():
+            last = stored[-1]["in_loop"][name]
             falls.setdefault(name, []).append(first["mean_attack_success_rate"] - last["mean_attack_success_rate"])
     text = "; ".join(f"{name} {', '.join(f'{fall:+.3f}' for fall in each)}" for name, each in falls.items())
     return all(fall > 0 for each in falls.values() for fall in each), f"Fall from the first round, by seed: {text}."
@@ -261,19 +263,23 @@ def difference(found: Found, a: Mapping[tuple, float], b: Mapping[tuple, float])
     return float(sums[:, 0].sum() / sums[:, 1].sum()), float(low), float(high)
 
 
-def rounds(found: Found, defence: str) -> dict[str, list[list[float]]]:
-    """Success within the loop: attack -> a list of rounds for each seed."""
-    made: dict[str, list[list[float]]] = {}
-    for folder in found.finished(defence):
-        stored = json.loads((folder / "patch/summary.json").read_text())["rounds"]
-        for name in stored[0]["in_loop"]:
-            made.setdefault(name, []).append([r["in_loop"][name]["mean_attack_success_rate"] for r in stored])
-    return made
-
-
 def picture(results: Path) -> None:
-    """Draws success within the loop by round."""
-    del results  # drawn once the figure is there
+    """Draws ``in_loop.svg`` of every preset: success within the loop over several spaces, by round and seed."""
+    for preset in PRESETS.values():
+        found = Found(preset, results / preset.name)
+        stored = [
+            json.loads((folder / "patch/summary.json").read_text())["rounds"] for folder in found.finished(MULTI)
+        ]
+        if stored:
+            address = figures.by_round([_seeds(each) for each in zip(*stored, strict=True)])
+            (found.folder / "in_loop.svg").write_bytes(base64.b64decode(address.partition(",")[2]))
+
+
+def _seeds(each: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
+    """One round of several seeds as one."""
+    rates = {name: [r["in_loop"][name]["mean_attack_success_rate"] for r in each] for name in each[0]["in_loop"]}
+    entries = {name: {"rates": own, "mean_attack_success_rate": float(np.mean(own))} for name, own in rates.items()}
+    return {"round": each[0]["round"], "in_loop": entries}
 
 
 def _met(found: Found) -> list[str]:

@@ -10,7 +10,6 @@ from typing import Any, NamedTuple
 
 import jax
 import numpy as np
-from rich.table import Table
 
 from jaxhack import audio, auditing, crops, inputs, registry, run, suites
 from jaxhack.attack import Setup, refusal
@@ -20,8 +19,7 @@ from jaxhack.patch import losses, pairs, patched, replay
 from jaxhack.patch.clips import Clips, store
 from jaxhack.patch.fitting import Term, adamw, fit
 from jaxhack.patch.regression import mean_squared_error, needs_weights
-from jaxhack.report import page
-from jaxhack.report.terminal import bare_table
+from jaxhack.report import page, patching
 from jaxhack.scoring import score_waveforms
 from jaxhack.settings import DEFAULT_CODEC, DEFAULT_PANEL, DEFAULT_PREDICTOR, Recipe, Settings
 from jaxhack.spaces import KINDS
@@ -89,9 +87,7 @@ def patch(
       **settings: of the attackers, in place of the profile's.
 
     Returns:
-      The summary, as in ``summary.json``: ``name`` of the patched predictor, ``rounds``: for each the attack success
-      rates of its attackers on the training half (`in_loop`), pairs found, and the squared distance of the patched
-      predictor's scores of unattacked clips from what they should be (`distance`).
+      The summary, as :func:`jaxhack.report.patching.make` returns it.
 
     Raises:
       ValueError: a black box, settings out of range, or spaces and attackers that do not go together.
@@ -131,6 +127,7 @@ def patch(
         "panel": {name: rule._asdict() for name, rule in rules(first[0].panel).items()},
         "labels": "people" if ratings else "self-distillation",
         "ratings": {one.id: mos for one, mos in ratings},
+        "demo": any(inputs.is_demo(utterance) for utterance in training),
         "recordings": inputs.fingerprint(training),
         "train": [utterance.id for utterance in training],
     }
@@ -142,44 +139,28 @@ def patch(
         needed += [getattr(one.audio, "file", one.audio) for one, _ in ratings]
         run.open_run(out, record, resume=resume, overwrite=overwrite, needed=needed)
         clips = _clips(start, training, ratings, samples, Path(cache) / "clips.bin")
-        current, rounds, ring = parent, [], replay.empty(min(recipe.capacity, most), samples)
+        if not (out / "inputs.json").exists():
+            before = _distance(start, parent, clips) if ratings else 0.0
+            noted = {"warnings": warnings, "unread": [], "clips": len(clips.target), "distance": before}
+            run.write_json(out / "inputs.json", page.plain(noted))
+        current, ring = parent, replay.empty(min(recipe.capacity, most), samples)
         for number in range(1, recipe.rounds + 1):
-            folder, found = out / "rounds" / str(number), {}
+            folder, found = out / "rounds" / str(number), dict.fromkeys((source.name for source in sources), 0)
             told = suites.numbered(observe, f"round {number} of {recipe.rounds}")
             for source, at_first in zip(sources, first, strict=True):
                 setup, place = set_up(source, current, number, at_first.panel), folder / source.name
                 cut = pairs.Cut(setup.sample_rate, start.sample_rate, samples, start.min_samples)
-                found[source.name] = _collect(recipe, setup, training, place, cut, told)
+                _collect(recipe, setup, training, place, cut, told)
                 for batch in pairs.read(place):
                     ring = push(ring, batch, np.ones(len(batch.length), bool))
+                    found[source.name] += len(batch.length)
             lineage = {"record": record, "round": number, "pairs": int(ring.pushed)}
             current = _fit(recipe, start, current, root, clips, ring, folder, lineage, told)
-            held = {"round": number, "in_loop": found, "pairs": int(replay.size(ring))}
-            rounds.append(held | {"distance": _distance(start, current, clips)})
-        final = patched.save(out / FOLDER, current, root, patched.read(folder / FOLDER)["lineage"])
-        summary = {"name": final.name, "labels": record["labels"], "warnings": warnings, "rounds": rounds}
-        run.write_json(out / "summary.json", summary)
-    return summary
-
-
-def table(summary: Mapping[str, Any]) -> Table:
-    """What a run's ``summary.json`` says, round by round, for a terminal of 80 columns."""
-    made = bare_table(
-        "hacked: of the worst and, as their mean, of all fresh attackers of the round, on the recordings it learns "
-        "from, before it learns; pairs: held after it; distance: mean squared error of the scores of unattacked "
-        f"recordings after it, against {'ratings' if summary['labels'] == 'people' else 'those before the first'}."
-    )
-    made.add_column("round", justify="right")
-    made.add_column("attack", overflow="fold")
-    for head in ("hacked", "mean", "offset", "pairs", "distance"):
-        made.add_column(head, justify="right", no_wrap=True)
-    for entry in summary["rounds"]:
-        after = f"{entry['pairs']}", f"{entry['distance']:.4f}"
-        for i, (name, found) in enumerate(entry["in_loop"].items()):
-            rates = (found.get(key) for key in ("worst_attack_success_rate", "mean_attack_success_rate", "offset"))
-            figures = [page.number(rate, form) for rate, form in zip(rates, (".3f", ".3f", "+.2f"), strict=True)]
-            made.add_row("" if i else str(entry["round"]), name, *figures, *(("", "") if i else after))
-    return made
+            if not (folder / patching.ROUND).exists():
+                held = {"found": found, "pairs": int(replay.size(ring)), "distance": _distance(start, current, clips)}
+                run.write_json(folder / patching.ROUND, page.plain(held))
+        patched.save(out / FOLDER, current, root, patched.read(folder / FOLDER)["lineage"])
+        return patching.make(out)
 
 
 push = jax.jit(replay.push)
@@ -274,10 +255,10 @@ def _collect(
     folder: Path,
     cut: pairs.Cut,
     observe: auditing.Observer,
-) -> dict[str, Any]:
+) -> None:
     """One attack of one round; its pairs lie in its folder."""
     if recipe.source == "hacks":
-        summary = auditing.carry_out(
+        auditing.carry_out(
             setup,
             training,
             training,
@@ -287,13 +268,11 @@ def _collect(
             keep=pairs.hacks(setup, folder, cut, prefer_input=recipe.prefer_input),
             listening=False,
         )
-        kept = ("worst_attack_success_rate", "mean_attack_success_rate", "offset")
-        return {name: summary[name] for name in kept}
+        return
     folder.mkdir(parents=True, exist_ok=True)
     weights = auditing.measure(setup, training, folder, observe)
     perturb = {"noise": pairs.noise, "pgd": pairs.act, "random": pairs.random}[recipe.source]
     pairs.blind(setup, weights, perturb, training, folder, cut, draws=setup.settings.seeds)
-    return {}
 
 
 def _fit(

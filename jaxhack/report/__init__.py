@@ -15,7 +15,7 @@ from rich.table import Table
 from jaxhack import checks, rows, run
 from jaxhack.checks import known
 from jaxhack.detect import Rule
-from jaxhack.report import page
+from jaxhack.report import certificate, page
 from jaxhack.report.terminal import bare_table
 from jaxhack.stats.success import summary as summarise
 from jaxhack.stats.success import tau_sweep
@@ -30,11 +30,12 @@ def make(folder: str | Path) -> dict[str, Any]:
 
     Args:
       folder: holds ``run.json`` and ``rows.parquet``; ``training.jsonl``, ``recordings.jsonl``, ``inputs.json`` and
-        ``examples/examples.json`` are used where they are.
+        ``examples/examples.json`` are used where they are, and so are ``certificates.json``, ``certificates.jsonl``.
 
     Returns:
       What ``summary.json`` holds: ``configuration``, ``versions``, ``weights``, ``inputs``, the success rates of
-      :func:`jaxhack.stats.success.summary`, ``tau_sweep`` and ``warnings``. Undefined numbers are None.
+      :func:`jaxhack.stats.success.summary`, ``tau_sweep``, ``warnings``, and, where it has certificates,
+      :func:`jaxhack.report.certificate.summary` of them as ``certificate``. Undefined numbers are None.
 
     Raises:
       ValueError: if the folder holds no finished run.
@@ -54,10 +55,12 @@ def make(folder: str | Path) -> dict[str, Any]:
             f"{folder / 'rows.parquet'} does not hold one row per attacker for each of the {len(record['test'])} "
             "test utterances in run.json: delete it and compute it again with --resume."
         )
-    training, noted = _lines(folder / "training.jsonl"), _read(folder / "inputs.json") or {}
+    training, noted = run.read_lines(folder / "training.jsonl"), _read(folder / "inputs.json") or {}
     tau = record["settings"]["tau"]
     panel = {name: Rule(**rule) for name, rule in record["panel"].items()}
     success = page.plain(summarise(found, tau, panel))
+    certified = certificate.read(folder)
+    bounds = page.plain(certificate.summary(*certified, record, found)) if certified else None
     result = {
         "configuration": {k: v for k, v in record.items() if k not in ("train", "test")},
         "versions": stored["versions"],
@@ -69,15 +72,18 @@ def make(folder: str | Path) -> dict[str, Any]:
         },
         **success,
         "tau_sweep": page.plain(_sweep(found, sorted({*TAUS, tau}), panel)),
+        **({"certificate": bounds} if bounds else {}),
         "warnings": [
-            *checks.warnings(record, found, success, training, _lines(folder / "recordings.jsonl")),
+            *checks.warnings(record, found, success, training, run.read_lines(folder / "recordings.jsonl")),
             *(noted.get("warnings") or []),
+            *(certificate.warnings(bounds) if bounds else []),
         ],
     }
     run.write_json(folder / "summary.json", result)
     run.write_text(folder / "table.csv", _csv(result))
     examples = page.examples(folder / "examples", _read(folder / "examples" / "examples.json") or [])
-    run.write_text(folder / "report.html", page.html(result, found, training, examples))
+    figure = certificate.figure(certified[1]) if certified else None
+    run.write_text(folder / "report.html", page.html(result, found, training, examples, figure))
     return result
 
 
@@ -174,14 +180,3 @@ def _read(path: Path) -> Any:
         return json.loads(path.read_text(encoding="utf-8"))
     except ValueError as error:
         raise ValueError(f"{path} is not valid JSON ({error}): repeat the run with --overwrite.") from error
-
-
-def _lines(path: Path) -> list[dict[str, Any]]:
-    """The lines of a JSON-lines file; a last one that a crash cut off is left out."""
-    made = []
-    for line in path.read_text(encoding="utf-8", errors="replace").splitlines() if path.exists() else []:
-        try:
-            made.append(json.loads(line))
-        except ValueError:
-            break
-    return made

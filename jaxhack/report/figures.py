@@ -22,6 +22,13 @@ from jaxhack.checks import column, kind, known
 BLUE, ORANGE, GREEN, GREY, BLACK = "#0072B2", "#D55E00", "#009E73", "#767676", "#000000"
 ATTACKERS = (BLUE, ORANGE, GREEN, "#CC79A7", "#56B4E9", "#E69F00", BLACK)
 STYLES = ("-", "--", "-.", ":")
+MARKERS = "osD^vP"
+LOSSES = {
+    "regression": "regression (MOS²)",
+    "ranking": "ranking (MOS)",
+    "consistency": "consistency (MOS²)",
+    "gradient_norm": "gradient norm",
+}
 WIDTH = 5.6  # inches of a figure that stands alone
 STYLE: Any = {
     "font.family": "DejaVu Sans",  # comes with matplotlib: the same on every machine
@@ -157,42 +164,61 @@ def thresholds(sweep: Sequence[Mapping[str, Any]], tau: float) -> str:
         return _svg(fig)
 
 
-def certified(gains: Sequence[float | None], bounds: Sequence[float | None], tau: float | None = None) -> str:
-    """What an attack reached on each utterance, beside what no attack of that size can exceed.
+def certified(
+    scores: Sequence[float],
+    reached: Sequence[float | None],
+    bounds: Sequence[float | None],
+    budget: Sequence[float | None] | None = None,
+) -> str:
+    """What an attack surely reached on each utterance, beside what no perturbation of its size exceeds.
 
     Args:
-      gains: the highest of any attack of that size, utterance by utterance (MOS); None: no verdict, left out.
-      bounds: certified for the same utterances, as gains from the same score; None or infinite: nothing is certified.
-      tau: the gain that a hack exceeds (MOS); None: not drawn.
+      scores: at x̂, utterance by utterance (MOS).
+      reached: lower bounds on the score at y; None: unknown.
+      bounds: certified; None or infinite: nothing is.
+      budget: certified for every perturbation within the run's budget; None: there is no such radius.
 
     Returns:
       An SVG's address.
 
     Raises:
-      ValueError: not as many gains as bounds.
+      ValueError: not as many bounds as scores.
     """
-    if len(gains) != len(bounds):
-        raise ValueError(f"Expected a bound for each gain, got {len(bounds)} bounds and {len(gains)} gains.")
-    pairs = sorted((g, b if known(b) else np.inf) for g, b in zip(gains, bounds, strict=True) if known(g))
-    reached, above = (np.array(values, float) for values in (zip(*pairs, strict=True) if pairs else ((), ())))
-    number, finite = np.arange(1, len(pairs) + 1), np.isfinite(above)
-    with _figure(2.9) as fig:
+    if not len(scores) == len(reached) == len(bounds) == len(scores if budget is None else budget):
+        raise ValueError(f"Expected a bound for each score, got {len(bounds)} bounds and {len(scores)} scores.")
+    order = np.argsort(scores, kind="stable")
+    here, low, high, all_of_it = (
+        np.array([value if known(value) else np.nan for value in values], float)[order]
+        for values in (scores, reached, bounds, budget or [None] * len(scores))
+    )
+    number, open_ended = np.arange(1, len(order) + 1), ~np.isfinite(high)
+    drawn = np.concatenate([here, low, high, all_of_it])
+    drawn = drawn[np.isfinite(drawn)] if np.isfinite(drawn).any() else np.array([1.0, 5.0])
+    span = max(np.ptp(drawn), 0.1)
+    bottom, top = drawn.min() - 0.06 * span, drawn.max() + (0.16 if open_ended.any() else 0.06) * span
+    small = 1.0 if len(number) <= 40 else 0.6
+    with _figure(3.3) as fig:
         axes = fig.subplots()
-        axes.vlines(number[finite], reached[finite], above[finite], color="#bbbbbb", lw=1.0, zorder=2)
-        axes.plot(number[finite], above[finite], "v", color=ORANGE, ms=5, label="certified: no attack gains more")
-        axes.plot(number, reached, "o", color=BLUE, ms=4.5, label="reached by the best attack", zorder=3)
-        if not finite.all():
-            top = axes.get_xaxis_transform()
-            open_ended = f"nothing certified ({np.sum(~finite)} of {len(pairs)})"
-            axes.vlines(number[~finite], reached[~finite], axes.get_ylim()[1], color="#bbbbbb", lw=1.0, ls=":")
-            axes.plot(number[~finite], np.full(np.sum(~finite), 0.98), "^", transform=top, label=open_ended, **OPEN)
-        if tau is not None:
-            axes.axhline(tau, color=ORANGE, lw=1.3, ls=":", label=f"τ = {tau:g} MOS")
-        axes.axhline(0.0, color="#999999", lw=0.8)
+        axes.vlines(number, here, np.where(open_ended, top, high), color="#bbbbbb", lw=1.0, zorder=2)
+        if budget is not None:
+            label = "bound on any within the budget"
+            axes.plot(number, all_of_it, "_", color=BLACK, ms=11 * small, mew=1.4, label=label, zorder=5)
+        axes.plot(
+            number, high, "v", color=ORANGE, ms=5.5 * small, label="bound at the distance of the attack", zorder=4
+        )
+        axes.plot(number, low, "o", color=BLUE, ms=4.5 * small, label="surely reached by the attack", zorder=4)
+        axes.plot(number, here, "o", label="x̂", zorder=3, **(OPEN | {"ms": 8 * small}))
+        if open_ended.any():
+            where = np.full(np.sum(open_ended), top - 0.04 * span)
+            label = f"no bound ({np.sum(open_ended)} of {len(number)})"
+            axes.plot(number[open_ended], where, "^", label=label, zorder=3, **OPEN)
+        axes.set_ylim(bottom, top)
+        beside = max(0.5, 0.02 * len(number))
+        axes.set_xlim(1 - beside, max(len(number), 1) + beside)
         axes.xaxis.set_major_locator(MaxNLocator(integer=True))
-        axes.set_xlabel("utterance, by what was reached")
-        axes.set_ylabel("gain (MOS)")
-        fig.legend(loc="outside upper right", ncols=2, columnspacing=1.0, handletextpad=0.4)
+        axes.set_xlabel("utterance, by its score at x̂")
+        axes.set_ylabel("smoothed score (MOS)")
+        fig.legend(loc="outside upper right", ncols=2, columnspacing=1.2, handletextpad=0.4)
         return _svg(fig)
 
 
@@ -222,6 +248,80 @@ def training(lines: Sequence[Mapping[str, Any]]) -> str:
         handles = axes.get_legend_handles_labels()
         if handles[0]:
             fig.legend(*handles, loc="outside upper right", ncols=5, columnspacing=0.9, handlelength=1.3)
+        fig.align_ylabels()
+        return _svg(fig)
+
+
+def by_round(rounds: Sequence[Mapping[str, Any]]) -> str:
+    """Success rate of each attack's fresh attackers in every round of a patching.
+
+    Args:
+      rounds: each with ``round`` and ``in_loop``: attack -> ``mean_attack_success_rate`` and the seeds' ``rates``.
+
+    Returns:
+      An SVG's address.
+    """
+    names = list(dict.fromkeys(name for r in rounds for name in r["in_loop"]))
+    columns = 2 if max(map(len, names), default=0) > 14 else 3
+    with _figure(2.7 + 0.2 * -(-len(names) // columns)) as fig:
+        axes = fig.subplots()
+        for i, name in enumerate(names):
+            aside = min(0.05, 0.4 / len(names)) * (i - (len(names) - 1) / 2)
+            colour, style = ATTACKERS[i % len(ATTACKERS)], STYLES[i % len(STYLES)]
+            mine = [(r["round"] + aside, r["in_loop"][name]) for r in rounds if name in r["in_loop"]]
+            means = [(x, e["mean_attack_success_rate"]) for x, e in mine if known(e["mean_attack_success_rate"])]
+            seeds = [(x, rate) for x, e in mine if len(e["rates"]) > 1 for rate in e["rates"] if known(rate)]
+            look = {"marker": MARKERS[i % len(MARKERS)], "ms": 5.5, "color": colour, "label": name, "zorder": 4}
+            axes.plot(*(zip(*means, strict=True) if means else ([], [])), style, **look)
+            if seeds:
+                axes.plot(*zip(*seeds, strict=True), ".", color=colour, ms=5, alpha=0.55, zorder=3, clip_on=False)
+        axes.set_xlim(0.5, max((r["round"] for r in rounds), default=1) + 0.5)
+        axes.xaxis.set_major_locator(MaxNLocator(integer=True, min_n_ticks=1))
+        axes.set_ylim(-0.02, 1.02)
+        axes.set_xlabel("round")
+        axes.set_ylabel("in-loop success rate")
+        if names:
+            fig.legend(loc="outside upper right", ncols=columns, columnspacing=1.0, handlelength=2.4)
+        return _svg(fig)
+
+
+def fitting(fits: Mapping[int, Sequence[Mapping[str, Any]]]) -> str:
+    """Losses of a patching's fits, one panel per part of the loss, one line per round.
+
+    A part that stays above zero and spans more than two decades is drawn on a logarithmic axis.
+
+    Args:
+      fits: round -> lines of its ``fitting.jsonl``.
+
+    Returns:
+      An SVG's address.
+    """
+    fits = {number: lines for number, lines in fits.items() if lines}
+    found = dict.fromkeys(name for lines in fits.values() for line in lines for name in line if name != "step")
+    parts = [*(name for name in LOSSES if name in found), *(name for name in found if name not in LOSSES)]
+    with _figure(0.9 + 1.4 * max(1, len(parts))) as fig:
+        for axes, part in zip(np.ravel(fig.subplots(max(1, len(parts)), sharex=True)), parts, strict=False):
+            drawn = []
+            for i, (number, lines) in enumerate(fits.items()):
+                raw = np.array([np.nan if line.get(part) is None else line[part] for line in lines], float)
+                step, mean = _thinned([line["step"] for line in lines], _running_mean(raw))
+                colour, style = ATTACKERS[i % len(ATTACKERS)], STYLES[i // len(ATTACKERS) % len(STYLES)]
+                marker = "." if len(step) < 20 else ""
+                axes.plot(step, mean, style, marker=marker, color=colour, label=f"round {number}", lw=1.3)
+                drawn += [value for value in mean if np.isfinite(value)]
+            axes.set_ylabel(LOSSES.get(part, part.replace("_", " ")))
+            axes.margins(x=0.01)
+            low, high = np.quantile(drawn, (0.05, 0.95)) if drawn else (0.0, 0.0)
+            if low > 0 and high > 100 * low:
+                axes.set_yscale("log", nonpositive="clip")
+                axes.set_ylim(bottom=low / 2)
+            else:
+                axes.set_ylim(bottom=0.0)
+        axes.set_xlabel("step of the round’s fit")
+        axes.xaxis.set_major_locator(MaxNLocator(integer=True))
+        fig.legend(
+            *axes.get_legend_handles_labels(), loc="outside upper right", ncols=5, columnspacing=0.9, handlelength=1.3
+        )
         fig.align_ylabels()
         return _svg(fig)
 

@@ -26,6 +26,7 @@ def html(
     rows: Sequence[Mapping[str, Any]],
     training: Sequence[Mapping[str, Any]],
     examples: Sequence[Mapping[str, Any]],
+    certified: Mapping[str, str] | None = None,
 ) -> str:
     """One self-contained page.
 
@@ -34,6 +35,7 @@ def html(
       rows: one per utterance × attacker.
       training: lines of ``training.jsonl``; may be empty.
       examples: as :func:`examples` makes them; may be empty.
+      certified: the figure of the certificates in `summary`; None: there are none.
 
     Returns:
       The page's text; nothing in it is fetched from anywhere.
@@ -56,8 +58,10 @@ def html(
         random={kind(e["attacker"]): e for e in baselines},
         figures=list(_figures(summary, rows, training)),
         examples=examples,
+        bounds=summary.get("certificate"),
+        certified=certified,
         unjudged=unjudged(rows),
-        everything=list(_flat({k: v for k, v in configuration.items() if k != "weights"})),
+        everything=list(flat({k: v for k, v in configuration.items() if k != "weights"})),
     )
 
 
@@ -78,7 +82,7 @@ def settings(summary: Mapping[str, Any]) -> str:
     """Every setting as one sentence: ``Settings: profile quick, attacker grpo, seeds 2, … .``"""
     made = summary["configuration"]["settings"]
     unused = () if learns(made) else ("steps", "batch", "group", "crop_seconds")
-    return f"Settings: {', '.join(f'{k} {v}' for k, v in _flat(made) if k not in unused)}."
+    return f"Settings: {', '.join(f'{k} {v}' for k, v in flat(made) if k not in unused)}."
 
 
 def headline(summary: Mapping[str, Any]) -> str:
@@ -211,6 +215,16 @@ def unit(name: str) -> str:
     return found.unit if found else ""
 
 
+def flat(value: Any, prefix: str = "") -> Iterator[tuple[str, str]]:
+    """Nested settings as (dotted name, text)."""
+    if isinstance(value, Mapping):
+        for key, inner in value.items():
+            if key != "weights":
+                yield from flat(inner, f"{prefix}.{key}" if prefix else str(key))
+    else:
+        yield prefix, ", ".join(map(str, value)) if isinstance(value, list) else str(value)
+
+
 def _figures(
     summary: Mapping[str, Any], rows: Sequence[Mapping[str, Any]], training: Sequence[Mapping[str, Any]]
 ) -> Iterator[dict[str, str]]:
@@ -284,13 +298,3 @@ def _decibel(signal: np.ndarray, noise: np.ndarray) -> float | None:
     """Energy ratio in dB; None where one side is silent."""
     ours, theirs = (float(np.sum(np.square(w, dtype=np.float64))) for w in (signal, noise))
     return 10 * float(np.log10(ours / theirs)) if ours > 0 and theirs > 0 else None
-
-
-def _flat(value: Any, prefix: str = "") -> Iterator[tuple[str, str]]:
-    """Nested settings as (dotted name, text)."""
-    if isinstance(value, Mapping):
-        for key, inner in value.items():
-            if key != "weights":
-                yield from _flat(inner, f"{prefix}.{key}" if prefix else str(key))
-    else:
-        yield prefix, ", ".join(map(str, value)) if isinstance(value, list) else str(value)

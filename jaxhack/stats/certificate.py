@@ -73,16 +73,12 @@ def certificate(
     Raises:
       ValueError: no scores, a negative radius, a σ that is not positive, or p or α outside (0, 1).
     """
-    scores = np.asarray(scores, np.float64)
-    if scores.ndim != 1 or not len(scores):
-        raise ValueError(f"A certificate needs the scores [n] of at least one draw, got shape {scores.shape}.")
+    ordered = _ordered(scores, percentile, alpha)
     if not radius >= 0:
         raise ValueError(f"The radius of a certificate must be at least 0, got {radius}.")
     if not (math.isfinite(sigma) and sigma > 0):
         raise ValueError(f"The sigma of a certificate must be a positive number, got {sigma}.")
-    for name, value in (("percentile", percentile), ("alpha", alpha)):
-        _needs_share(name, value)
-    n, ordered = len(scores), np.sort(np.where(np.isnan(scores), np.inf, scores))
+    n = len(ordered)
     shifted = ndtri(percentile) + radius / sigma
     above = betainc(np.arange(1, n + 1), np.arange(n, 0, -1), ndtr(shifted))  # P(Bin(n, p̄) ≥ k) for k = 1…n
     enough = np.flatnonzero(above <= alpha)
@@ -95,6 +91,31 @@ def certificate(
         needed=_needed(float(ndtr(-shifted)), alpha),
         failed=int(np.isnan(scores).sum()),
     )
+
+
+def lower_bound(scores: Sequence[float] | np.ndarray, *, percentile: float = 0.5, alpha: float = 0.001) -> float:
+    r"""What the smoothed score of an utterance is at least: the mirror of :func:`certificate` at radius 0.
+
+    The k-th smallest of n scores lies above :math:`h_p` only if fewer than k of n draws do not, each of which does
+    not with probability :math:`p` at least, so that the largest k with
+    :math:`P(\mathrm{Bin}(n, p) \le k - 1) \le \alpha` gives confidence :math:`1 - \alpha`.
+
+    Args:
+      scores: as :func:`certificate`'s, of the utterance as it is: attacked, or not.
+      percentile: p of the smoothed score.
+      alpha: the probability that the bound is wrong.
+
+    Returns:
+      At most :math:`h_p` with confidence 1 − α; −inf where n is too small.
+
+    Raises:
+      ValueError: no scores, or p or α outside (0, 1).
+    """
+    ordered = _ordered(scores, percentile, alpha)
+    n = len(ordered)
+    below = betainc(np.arange(n, 0, -1), np.arange(1, n + 1), 1 - percentile)  # P(Bin(n, p) ≤ k − 1) for k = 1…n
+    enough = np.flatnonzero(below <= alpha)
+    return float(ordered[enough[-1]]) if len(enough) else -math.inf
 
 
 def l2_radius(epsilon: float, entries: int) -> float:
@@ -134,6 +155,16 @@ def fresh_percentile(draws: int, *, percentile: float = 0.5, beta: float = 0.05)
         _needs_share(name, value)
     k = rank(percentile, draws)
     return float(betaincinv(k, draws - k + 1, 1 - beta))
+
+
+def _ordered(scores: Sequence[float] | np.ndarray, percentile: float, alpha: float) -> np.ndarray:
+    """Scores ``[n]`` in ascending order, what is not a number as +inf; errors of what both bounds are given."""
+    scores = np.asarray(scores, np.float64)
+    if scores.ndim != 1 or not len(scores):
+        raise ValueError(f"A certificate needs the scores [n] of at least one draw, got shape {scores.shape}.")
+    for name, value in (("percentile", percentile), ("alpha", alpha)):
+        _needs_share(name, value)
+    return np.sort(np.where(np.isnan(scores), np.inf, scores))
 
 
 def _needed(beyond: float, alpha: float) -> int | None:

@@ -1,0 +1,72 @@
+"""The experiment of Table II: its smallest size on a toy, its decisions, and its committed results."""
+
+import csv
+import json
+import shutil
+
+import pytest
+import toys
+
+from experiments.table2_patching import presets, run, table
+from jaxhack import audio, registry
+
+pytestmark = [
+    pytest.mark.standard_promotion,
+    pytest.mark.quick_compilation,
+    pytest.mark.usefixtures("one_device", "no_examples"),
+]
+
+
+@pytest.fixture
+def shared(tmp_path):
+    """Speech as the experiment expects it, by four speakers, and degraded speech of a fifth."""
+    lines = {"speech": [], "degraded": []}
+    for folder in (*lines, "models"):
+        (tmp_path / "shared" / folder).mkdir(parents=True)
+    for i, speaker in enumerate("abcde"):
+        seconds = 0.9 if speaker != "e" else 2.0
+        lines["speech"].append({"file": f"{speaker}.wav", "seconds": seconds, "speaker": speaker})
+        audio.write(tmp_path / "shared" / "speech" / f"{speaker}.wav", toys.speechlike(seconds, i), toys.RATE)
+        for condition in ("opus_6", "noise_5dB"):
+            name = f"{speaker}-{condition}.wav"
+            lines["degraded"].append({"file": name, "clean_file": f"{speaker}.wav", "condition": condition})
+            audio.write(tmp_path / "shared" / "degraded" / name, toys.speechlike(seconds, i + 9), toys.RATE)
+    for folder, found in lines.items():
+        with (tmp_path / "shared" / folder / "manifest.csv").open("w", newline="") as file:
+            writer = csv.DictWriter(file, list(found[0]))
+            writer.writeheader()
+            writer.writerows(found)
+    return tmp_path / "shared"
+
+
+def test_the_smallest_size(shared, tmp_path, capsys, monkeypatch):
+    monkeypatch.setitem(registry.ENTRIES, "toy", registry.Entry("predictor", "toys:listed", "toys:NO_WEIGHTS", ""))
+    tiny = presets.TINY._replace(predictor="toy", seconds=(0.5, 1.0))
+    monkeypatch.setitem(presets.PRESETS, "tiny", tiny)
+    arguments = ["--shared", shared, "--results", tmp_path / "results", "--tiny", "--work"]
+    run.main([str(a) for a in [*arguments, tmp_path / "work"]])
+    printed = capsys.readouterr().out
+    assert "| undefended | 1 |" in printed and "attackers of loop-multi" in printed and "**H1" in printed
+    assert "Still to be made" not in printed and (tmp_path / "results" / "tiny" / "in_loop.svg").exists()
+    folder = tmp_path / "results" / "tiny"
+    with (folder / "undefended-0" / "scores.csv").open(newline="") as file:
+        heard = list(csv.DictReader(file))
+    trained = json.loads((folder / "loop-multi-0" / "patch" / "run.json").read_text())["record"]["train"]
+    assert {row["set"] for row in heard} == {"test", "foreign"} and all(float(row["score"]) for row in heard)
+    assert not {row["speaker"] for row in heard} & {name[0] for name in trained}
+    stored = {path: path.read_bytes() for path in folder.rglob("*") if path.is_file()}
+    shutil.rmtree(tmp_path / "work")
+    run.main([str(a) for a in [*arguments, tmp_path / "other"]])
+    assert capsys.readouterr().out == printed
+    assert stored == {path: path.read_bytes() for path in folder.rglob("*") if path.is_file()}
+    assert not any(str(tmp_path).encode() in content for content in stored.values()), "a path of this machine"
+
+
+def test_the_paper_needs_ratings(shared, tmp_path):
+    with pytest.raises(ValueError, match="--ratings bvcc:DIR"):
+        run.run("loop-multi-0", shared, tmp_path, tmp_path, preset="paper")
+
+
+def test_the_committed_results_make_the_tables_of_the_readme():
+    printed = table.table(run.HERE / "results")
+    assert printed in (run.HERE / "README.md").read_text()
