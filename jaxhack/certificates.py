@@ -8,6 +8,7 @@ import json
 import math
 import os
 from collections.abc import Iterator, Mapping
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -80,7 +81,7 @@ def certify_run(
     @jax.jit
     def signals(weights, states, wav, length, keys):
         """``wav [B, T] -> [1 + k, B, T']``: x̂ and every y as saved, at the rate at which the predictor listens."""
-        choose = lambda points: by_attackers(setup, weights, states, points, keys)  # noqa: E731
+        choose = partial(by_attackers, setup, weights, states, keys=keys)
         saved = render(setup.space(weights), choose, wav, length).saved
         if rate == through.sample_rate:
             return saved, length

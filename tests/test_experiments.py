@@ -9,11 +9,12 @@ import soundfile
 import toys
 
 import jaxhack as jh
+from experiments.certificate import run as certificate
 from experiments.table1_predictors import run as table1
 from experiments.train_mini_codec import data as mini_data
 from experiments.train_mini_codec import evaluate as mini_evaluate
 from experiments.train_mini_codec import train as mini_train
-from jaxhack import rows
+from jaxhack import registry, rows
 from ports import mini
 
 pytestmark = pytest.mark.standard_promotion  # optax and orbax
@@ -41,6 +42,32 @@ def test_table1(shared, tmp_path, capsys):
 def test_the_committed_results_make_the_table_of_the_readme():
     printed = table1.table(table1.HERE / "results")
     assert printed in (table1.HERE / "README.md").read_text()
+
+
+@pytest.mark.quick_compilation
+@pytest.mark.usefixtures("no_examples", "one_device")
+def test_certificate(tmp_path, capsys, monkeypatch):
+    monkeypatch.setitem(registry.ENTRIES, "toy", registry.Entry("predictor", "toys:listed", "toys:NO_WEIGHTS", ""))
+    monkeypatch.setattr(
+        certificate, "RUNS", {"toy": certificate.Case("smoothed(toy,waveform=0.05)", "waveform", 1e-4, 9)}
+    )
+    monkeypatch.setattr(certificate, "SECONDS", (0.5, 1.0))
+    arguments = [
+        "--shared",
+        toys.shared(tmp_path / "shared"),
+        "--work",
+        tmp_path / "work",
+        "--results",
+        tmp_path / "results",
+    ]
+    certificate.main([str(a) for a in [*arguments, "--tiny"]])
+    assert "| smoothed(toy,waveform=0.05) | waveform | 0.0001 | 1 |" in capsys.readouterr().out
+    assert (tmp_path / "results" / "toy" / "certificates.jsonl").read_text().count("\n") == 1
+
+
+def test_the_committed_results_make_the_table_of_certificates():
+    printed = certificate.table(certificate.HERE / "results")
+    assert printed in (certificate.HERE / "README.md").read_text()
 
 
 @pytest.fixture(scope="module")

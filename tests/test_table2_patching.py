@@ -8,7 +8,7 @@ import pytest
 import toys
 
 from experiments.table2_patching import presets, run, table
-from jaxhack import audio, registry
+from jaxhack import registry
 
 pytestmark = [
     pytest.mark.standard_promotion,
@@ -17,29 +17,8 @@ pytestmark = [
 ]
 
 
-@pytest.fixture
-def shared(tmp_path):
-    """Speech as the experiment expects it, by four speakers, and degraded speech of a fifth."""
-    lines = {"speech": [], "degraded": []}
-    for folder in (*lines, "models"):
-        (tmp_path / "shared" / folder).mkdir(parents=True)
-    for i, speaker in enumerate("abcde"):
-        seconds = 0.9 if speaker != "e" else 2.0
-        lines["speech"].append({"file": f"{speaker}.wav", "seconds": seconds, "speaker": speaker})
-        audio.write(tmp_path / "shared" / "speech" / f"{speaker}.wav", toys.speechlike(seconds, i), toys.RATE)
-        for condition in ("opus_6", "noise_5dB"):
-            name = f"{speaker}-{condition}.wav"
-            lines["degraded"].append({"file": name, "clean_file": f"{speaker}.wav", "condition": condition})
-            audio.write(tmp_path / "shared" / "degraded" / name, toys.speechlike(seconds, i + 9), toys.RATE)
-    for folder, found in lines.items():
-        with (tmp_path / "shared" / folder / "manifest.csv").open("w", newline="") as file:
-            writer = csv.DictWriter(file, list(found[0]))
-            writer.writeheader()
-            writer.writerows(found)
-    return tmp_path / "shared"
-
-
-def test_the_smallest_size(shared, tmp_path, capsys, monkeypatch):
+def test_the_smallest_size(tmp_path, capsys, monkeypatch):
+    shared = toys.shared(tmp_path / "shared")
     monkeypatch.setitem(registry.ENTRIES, "toy", registry.Entry("predictor", "toys:listed", "toys:NO_WEIGHTS", ""))
     tiny = presets.TINY._replace(predictor="toy", seconds=(0.5, 1.0))
     monkeypatch.setitem(presets.PRESETS, "tiny", tiny)
@@ -62,9 +41,9 @@ def test_the_smallest_size(shared, tmp_path, capsys, monkeypatch):
     assert not any(str(tmp_path).encode() in content for content in stored.values()), "a path of this machine"
 
 
-def test_the_paper_needs_ratings(shared, tmp_path):
+def test_the_paper_needs_ratings(tmp_path):
     with pytest.raises(ValueError, match="--ratings bvcc:DIR"):
-        run.run("loop-multi-0", shared, tmp_path, tmp_path, preset="paper")
+        run.run("loop-multi-0", tmp_path, tmp_path, tmp_path, preset="paper")
 
 
 def test_the_committed_results_make_the_tables_of_the_readme():

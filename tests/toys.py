@@ -1,5 +1,6 @@
 """A codec and predictors small enough to know the right answer by hand."""
 
+import csv
 from pathlib import Path
 
 import jax.numpy as jnp
@@ -125,3 +126,24 @@ def listed_clips(folder: Path, speakers: str) -> Path:
         lines.append(f"{speaker}{i}.wav,{speaker}")
     (folder / "list.csv").write_text("\n".join(lines))
     return folder / "list.csv"
+
+
+def shared(folder: Path) -> Path:
+    """Speech as experiments expect it in a folder: four speakers, a fifth of longer clips, and degraded copies."""
+    lines: dict[str, list[dict]] = {"speech": [], "degraded": []}
+    for name in (*lines, "models"):
+        (folder / name).mkdir(parents=True)
+    for i, speaker in enumerate("abcde"):
+        seconds = 0.9 if speaker != "e" else 2.0
+        lines["speech"].append({"file": f"{speaker}.wav", "seconds": seconds, "speaker": speaker})
+        audio.write(folder / "speech" / f"{speaker}.wav", speechlike(seconds, i), RATE)
+        for condition in ("opus_6", "noise_5dB"):
+            name = f"{speaker}-{condition}.wav"
+            lines["degraded"].append({"file": name, "clean_file": f"{speaker}.wav", "condition": condition})
+            audio.write(folder / "degraded" / name, speechlike(seconds, i + 9), RATE)
+    for name, found in lines.items():
+        with (folder / name / "manifest.csv").open("w", newline="") as file:
+            writer = csv.DictWriter(file, list(found[0]))
+            writer.writeheader()
+            writer.writerows(found)
+    return folder

@@ -8,6 +8,7 @@ from typing import Any
 
 from rich.table import Table
 
+from jaxhack import run
 from jaxhack.checks import known
 from jaxhack.report import figures, page
 from jaxhack.report.terminal import bare_table
@@ -29,12 +30,7 @@ def read(folder: Path) -> tuple[dict[str, Any], list[dict[str, Any]]] | None:
         settings = json.loads((folder / RECORD).read_text(encoding="utf-8"))
     except ValueError as error:
         raise ValueError(f"{folder / RECORD} is not valid JSON ({error}): delete it and certify again.") from error
-    lines = []
-    for text in (folder / LINES).read_text(encoding="utf-8", errors="replace").splitlines(keepends=True):
-        try:
-            lines.append(json.loads(text))
-        except ValueError:
-            break
+    lines = run.read_lines(folder / LINES)
     return (settings, lines) if lines else None
 
 

@@ -1,0 +1,106 @@
+"""What a certificate is worth on NISQA: how far noise lets one say anything, and what it leaves of the score.
+
+    python -m experiments.certificate.run --shared ../shared --work runs/certificate
+
+audits NISQA behind noise by PGD and certifies each run. Can be interrupted and goes on where it stopped;
+``README.md`` holds what ``--table`` prints from the small files in ``results/``.
+"""
+
+import csv
+import json
+import shutil
+from collections.abc import Sequence
+from pathlib import Path
+from typing import NamedTuple
+
+import jaxhack as jh
+from experiments.command import command
+from jaxhack.progress import display
+from jaxhack.report import page
+
+HERE = Path(__file__).parent
+KEPT = ("run.json", "rows.parquet", "summary.json", "certificates.json", "certificates.jsonl")
+SECONDS = (2.0, 2.5)
+COMMON = {"profile": "standard", "seeds": 1, "seed": 0, "limit": 24, "attacker": "pgd", "options": {"steps": 10}}
+
+
+class Case(NamedTuple):
+    """A place and size of the noise, and an attack in it."""
+
+    smoothed: str
+    space: str
+    epsilon: float
+    draws: int  # fresh ones
+
+
+RUNS = {
+    "waveform_0.01": Case("smoothed(nisqa,waveform=0.01,draws=5)", "waveform", 6e-5, 1000),
+    "waveform_0.05": Case("smoothed(nisqa,waveform=0.05,draws=5)", "waveform", 3e-4, 1000),
+    "lyra_0.5": Case("smoothed(nisqa,lyra=0.5,draws=3)", "latent", 0.01, 300),
+}
+HEADS = ("predictor", "space", "ε", "n", "score of x̂", "r / σ", "finite bounds", "bound", "surely reached", "crossed")
+HEADS += ("gain, known draws", "gain, fresh draws", "within ε no gain above τ")
+TINY = {"limit": 2, "options": {"steps": 1}}
+
+
+def run(name: str, shared: Path, work: Path, results: Path, *, tiny: bool = False) -> None:
+    """Audits and certifies one case, as far as that is not done."""
+    case, out = RUNS[name], work / name
+    with (shared / "speech" / "manifest.csv").open(newline="") as file:
+        lines = [row for row in csv.DictReader(file) if SECONDS[0] < float(row["seconds"]) <= SECONDS[1]]
+    work.mkdir(parents=True, exist_ok=True)
+    with (work / "recordings.csv").open("w", newline="") as file:
+        writer = csv.writer(file)
+        writer.writerow(("id", "file", "speaker"))
+        writer.writerows((row["file"], (shared / "speech" / row["file"]).resolve(), row["speaker"]) for row in lines)
+    with display() as observe:
+        given = {"models": shared / "models", "observe": observe}
+        jh.audit(
+            [work / "recordings.csv"],
+            predictor=case.smoothed,
+            codec="lyra",
+            space=case.space,
+            epsilon=case.epsilon,
+            out=out,
+            resume=(out / "run.json").exists(),
+            **COMMON | (TINY if tiny else {}) | given,
+        )
+        resume = (out / "certificates.json").exists()
+        jh.certify_run(out, draws=16 if tiny else case.draws, resume=resume, **given)
+    (results / name).mkdir(parents=True, exist_ok=True)
+    for file in KEPT:
+        shutil.copyfile(out / file, results / name / file)
+
+
+def table(results: Path) -> str:
+    """The results as Markdown, one line a case."""
+    lines = ["| " + " | ".join(HEADS) + " |", "| --- " * len(HEADS) + "|"]
+    for name, case in RUNS.items():
+        if (results / name / "summary.json").exists():
+            found = json.loads((results / name / "summary.json").read_text())["certificate"]
+            lines.append("| " + " | ".join([case.smoothed, case.space, f"{case.epsilon:g}", *_cells(found)]) + " |")
+    return "\n".join(lines)
+
+
+def _cells(found: dict) -> list[str]:
+    (attack,), budget = found["attackers"], found["budget"]
+    return [
+        str(found["utterances"]),
+        page.number(found["score"], ".2f"),
+        page.number(attack["radius"] / found["sigma"], ".2f"),
+        f"{found['finite']} of {found['bounds']}",
+        page.number(attack["upper"], ".2f"),
+        page.number(attack["lower"], ".2f"),
+        str(len(found["crossed"])),
+        page.number(found["gain_known"], "+.3f"),
+        page.number(found["gain"], "+.3f"),
+        f"{budget['no_hack']} of {budget['n']}" if budget else "–",
+    ]
+
+
+def main(argv: Sequence[str] | None = None) -> None:
+    command(__doc__.splitlines()[0], HERE, RUNS, run, table, argv)
+
+
+if __name__ == "__main__":
+    main()
