@@ -66,6 +66,9 @@ def test_it_hardens_and_says_so(done, clips):
     assert final.name == summary["name"] and final.params.shape == toys.predictor().params.shape
     page = (out / "report.html").read_bytes()
     assert b"rounds/2/latent-toy/pgd/report.html" in page and hacked == first["found"]
+    assert "% of 4 training utterances" in (out / "rounds/1/latent-toy/pgd/report.html").read_text().replace(
+        "\u00a0", " "
+    )
     again = CliRunner().invoke(main, ["report", str(out)])
     assert again.exit_code == 0 and (out / "report.html").read_bytes() == page
     lineage = patched.read(out / "patched")["lineage"]

@@ -153,7 +153,7 @@ def test_summary_numbers(made):
     assert summary["worst_attack_success_rate"] == pytest.approx(2 / 3)
     assert summary["mean_attack_success_rate"] == pytest.approx(0.5)
     assert summary["any_attacker_success_rate"] == 1.0
-    assert summary["inputs"] == {"train": 3, "test": 4, "unread": [f"{HOSTILE}: empty"]}
+    assert summary["inputs"] == {"train": 3, "test": 4, "both": 0, "unread": [f"{HOSTILE}: empty"]}
     assert summary["weights"] == {"toy.tar": "ab" * 32, "chain.bin": "cd" * 32}
     assert "Speakers are unknown & guessed." in summary["warnings"]
 

@@ -68,6 +68,7 @@ def make(folder: str | Path) -> dict[str, Any]:
         "inputs": {
             "train": len(record["train"]),
             "test": len(record["test"]),
+            "both": len({*record["train"]} & {*record["test"]}),  # as in the loop of a patching
             "unread": list(noted.get("unread") or []),
         },
         **success,

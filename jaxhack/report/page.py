@@ -94,7 +94,8 @@ def headline(summary: Mapping[str, Any]) -> str:
         return (
             f"Nothing can be said about {name}: none of {summary['inputs']['test']} test utterances could be judged."
         )
-    count = f"{entry['n']} unseen utterance{'s' if entry['n'] != 1 else ''}"
+    heard = "training" if summary["inputs"]["both"] else "unseen"
+    count = f"{entry['n']} {heard} utterance{'s' if entry['n'] != 1 else ''}"
     target = summary["configuration"].get("target")
     of = f" of {target['name']}" if target else ""
     if worst == 0:
