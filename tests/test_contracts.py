@@ -164,6 +164,9 @@ def test_encoder(made):
     assert count == frames[0]
     np.testing.assert_allclose(alone[:count], batch[0, :count], atol=1e-4, err_msg="padding changed the frames")
 
+    if encoder.name.removesuffix("-frames") in jh.registry.names("predictor"):
+        return  # its gradients are those of the predictor that pools the frames
+
     def mean(w):
         x, n = encoder.features(encoder.params, w, SHORT)
         return jnp.mean(x[: SHORT // encoder.min_samples, 0]) + 0.0 * n

@@ -10,8 +10,8 @@ import toys
 from click.testing import CliRunner
 
 import jaxhack as jh
-from jaxhack import cli, inputs, registry, run
-from jaxhack.cli import main
+from jaxhack import inputs, registry, run
+from jaxhack.cli import main, output
 from jaxhack.patch import patched
 
 pytestmark = [pytest.mark.standard_promotion, pytest.mark.quick_compilation]
@@ -134,5 +134,5 @@ def test_a_terminal_that_shows_rows_shows_no_bar(terminal, monkeypatch):
     bars, stream = [], Screen() if terminal else io.StringIO()
     monkeypatch.setattr("sys.stderr", Screen())
     monkeypatch.setattr("rich.progress.Progress.start", lambda self: bars.append(not self.disable))
-    assert list(cli._written([{"file": "a", "status": "ok"}], ["file", "status"], "csv", stream, 1))
+    assert list(output.written([{"file": "a", "status": "ok"}], ["file", "status"], "csv", stream, 1))
     assert bars == [not terminal] and stream.getvalue() == "file,status\na,ok\n"

@@ -1,177 +1,46 @@
-"""The command line: parse, call, print. Only results go to standard output."""
+"""The commands: parse, call, print. Only results go to standard output."""
 
-import atexit
-import csv
-import json
 import os
-import re
 import sys
-from collections.abc import Callable, Iterable, Iterator, Sequence
-from contextlib import contextmanager
 from dataclasses import fields
 from pathlib import Path
-from typing import Any, TextIO
+from typing import Any
 
 import click
 
 from jaxhack import progress
-from jaxhack.settings import DEFAULT_CODEC, DEFAULT_PANEL, DEFAULT_PREDICTOR, PROFILES, Recipe, Settings
+from jaxhack.cli.errors import Group, stoppable
+from jaxhack.cli.options import (
+    FORMAT,
+    MODELS,
+    OVERWRITE,
+    PATHS,
+    RESUME,
+    attack_options,
+    by_attacker,
+    folder_name,
+    halves,
+    listed,
+    recipe_option,
+    size,
+)
+from jaxhack.cli.output import (
+    bar,
+    empty_folder,
+    finish,
+    make_console,
+    output_of,
+    print_summary,
+    print_warnings,
+    write,
+    written,
+)
+from jaxhack.settings import DEFAULT_CODEC, DEFAULT_PREDICTOR, Recipe
 
 # jax and what needs it are imported inside the commands: `jaxhack --help` is instant.
 
 
-class _Refusal(click.ClickException):
-    """A mistake of the caller's: one sentence, exit status 2."""
-
-    exit_code = 2
-
-
-class _Stopped(click.ClickException):
-    """Ctrl-C; the exit status is what shells give to it."""
-
-    exit_code = 130
-
-
-class _Group(click.Group):
-    """Turns every ValueError and what the system refuses (a full disk, a folder that is not ours) into a refusal."""
-
-    def invoke(self, ctx: click.Context) -> Any:
-        try:
-            return super().invoke(ctx)
-        except ValueError as error:
-            raise _Refusal(" ".join(str(error).split())) from error
-        except KeyboardInterrupt as error:
-            raise _Stopped("Stopped.") from error
-        except BrokenPipeError:  # click's to handle: whoever reads our output has seen enough
-            raise
-        except OSError as error:
-            where = f"{error.filename!r}: " if error.filename else ""
-            raise _Refusal(f"{where}{error.strerror or error}.") from error
-
-
-_paths = click.argument("paths", nargs=-1, required=True, metavar="PATH...", type=click.Path())
-_models = click.option("--models", metavar="DIR", help="Folder of weight files, looked in first.")
-_resume = click.option("--resume", is_flag=True, help="Continue an interrupted run.")
-_overwrite = click.option("--overwrite", is_flag=True, help="Replace the run in DIR.")
-_format = click.option(
-    "--format", "form", type=click.Choice(["csv", "jsonl"]), default="csv", help="Form of the rows."
-)
-
-
-def _sized(flag: str, text: str) -> Callable:
-    """An option that a profile sets where the caller does not; the help says to what."""
-    name = flag.removeprefix("--").replace("-", "_")
-    paper = getattr(Settings, name)
-    values = {profile: f"{sizes.get(name, paper):g}" for profile, sizes in PROFILES.items()}
-    same = len(set(values.values())) == 1
-    default = values["paper"] if same else ", ".join(f"{profile} {value}" for profile, value in values.items())
-    return click.option(flag, type=type(paper), help=f"{text}  [default: {default}]")
-
-
-def _listed(option: str, text: str) -> list[str]:
-    names = list(dict.fromkeys(name.strip() for name in text.split(",") if name.strip()))
-    if not names:
-        raise ValueError(f"{option} is empty: name something, or leave it out.")
-    return names
-
-
-def _size(text: str) -> float:
-    try:
-        return float(text)
-    except ValueError:
-        raise ValueError(f"--epsilon takes numbers with commas between, got {text!r}.") from None
-
-
-def _option(text: str) -> tuple[str | None, str, Any]:
-    """``[attacker.]name=value``, the value a number or true, false."""
-    name, _, value = text.partition("=")
-    owner, _, name = name.strip().rpartition(".")
-    try:
-        number = json.loads(value)
-    except ValueError:
-        number = None
-    if not (name and isinstance(number, int | float)):
-        raise ValueError(f"--option takes NAME=VALUE with a number, true or false, got {text!r}.")
-    return owner or None, name.replace("-", "_"), number
-
-
-def _halves(command: Callable) -> Callable:
-    """What stands in place of PATH."""
-    train = click.option(
-        "--train", "train_paths", multiple=True, metavar="PATH", help="Training recordings, with --test."
-    )
-    test = click.option(
-        "--test", "test_paths", multiple=True, metavar="PATH", help="Recordings that no attacker sees."
-    )
-    return train(test(command))
-
-
-def _attack_options(command: Callable) -> Callable:
-    """The options of whatever attacks."""
-    options = (
-        click.option(
-            "--profile",
-            metavar="|".join(PROFILES),
-            help="Sizes to start from; what is given beside it overrides them.  "
-            "[default: paper; quick without recordings]",
-        ),
-        click.option(
-            "--option",
-            "options",
-            multiple=True,
-            metavar="[ATTACKER.]NAME=VALUE",
-            callback=lambda ctx, param, given: list(map(_option, given)),
-            help="A further option of an attacker, such as pgd.steps=10.",
-        ),
-        _sized("--seeds", "Attackers k that differ only in their seed."),
-        _sized("--steps", "Optimisation steps of each attacker."),
-        _sized("--batch", "Crops in a step."),
-        _sized("--group", "Actions drawn for a crop; at least 2."),
-        _sized("--crop-seconds", "Length of a training crop, s."),
-        _sized("--tau", "Gain that a hack exceeds, MOS."),
-        click.option(
-            "--panel",
-            metavar="NAME[=MARGIN],…",
-            default=DEFAULT_PANEL,
-            help="Measures that may witness a hack: estoi, si_sdr, pesq, wer, speaker_similarity, "
-            "speech_bert_score_ENCODER, or another predictor.",
-        ),
-        click.option("--limit", type=int, metavar="N", help="Recordings used in all.  [default: every one]"),
-        click.option("--seed", type=int, default=0, help="Of the split, the attackers and the random actions."),
-    )
-    for option in reversed(options):
-        command = option(command)
-    return command
-
-
-def _by_attacker(
-    options: Iterable[tuple[str | None, str, Any]], attackers: Sequence[str]
-) -> dict[str, dict[str, Any]]:
-    """Each attacker's further options; one without an owner is the only attacker's.
-
-    Raises:
-      ValueError: there are several attackers, and nothing says whose it is.
-    """
-    made: dict[str, dict[str, Any]] = {}
-    for owner, name, value in options:
-        if owner is None and len(attackers) > 1:
-            raise ValueError(f"--option must say whose {name} is meant: --option {attackers[0]}.{name}=VALUE.")
-        made.setdefault(owner or attackers[0].rpartition("/")[2], {})[name] = value
-    return made
-
-
-@contextmanager
-def _stoppable() -> Iterator[None]:
-    """Ctrl-C ends a run that can be resumed."""
-    try:
-        yield
-    except KeyboardInterrupt as error:
-        # A black box may still be at work in a thread, which an orderly end of the interpreter aborts noisily.
-        atexit.register(os._exit, _Stopped.exit_code)
-        raise _Stopped("Stopped; what was computed is kept: repeat the command with --resume.") from error
-
-
-@click.group(cls=_Group, context_settings={"show_default": True, "help_option_names": ["-h", "--help"]})
+@click.group(cls=Group, context_settings={"show_default": True, "help_option_names": ["-h", "--help"]})
 @click.version_option(package_name="jaxhack")
 def main() -> None:
     """Measure how hackable a speech quality predictor is.
@@ -181,10 +50,10 @@ def main() -> None:
 
 
 @main.command(epilog="\b\nExample:\n  jaxhack score recordings/ --predictor nisqa > scores.csv")
-@_paths
+@PATHS
 @click.option("--predictor", metavar="NAME", required=True, help="A name, FILE.onnx, or package.module:function.")
-@_models
-@_format
+@MODELS
+@FORMAT
 @click.option("--out", metavar="FILE", help="New file for the rows.  [default: standard output]")
 @click.option(
     "--sample-rate",
@@ -202,8 +71,8 @@ def score(paths, predictor, models, form, out, sample_rate) -> None:
     utterances = inputs.collect(paths)
     made = registry.predictor(predictor, models=models, sample_rate=sample_rate)
     rows = scoring.score_files(made, utterances, sample_rate=sample_rate)
-    with _output(out) as stream:
-        _finish(_write(rows, scoring.columns(made), form, stream, len(utterances)))
+    with output_of(out) as stream:
+        finish(write(rows, scoring.columns(made), form, stream, len(utterances)))
 
 
 @main.command(epilog="\b\nExample:\n  jaxhack probe\n  jaxhack probe recordings/ --predictor nisqa --out shifts.csv")
@@ -212,8 +81,8 @@ def score(paths, predictor, models, form, out, sample_rate) -> None:
     "--predictor", metavar="NAME", default=DEFAULT_PREDICTOR, help="A name, FILE.onnx, or package.module:function."
 )
 @click.option("--codec", metavar="NAME", default=DEFAULT_CODEC, help="Of the round trip.")
-@_models
-@_format
+@MODELS
+@FORMAT
 @click.option("--out", metavar="FILE", help="New file for the rows, one per recording and probe.")
 def probe(paths, predictor, codec, models, form, out) -> None:
     """See what a score does before anyone attacks it.
@@ -226,12 +95,12 @@ def probe(paths, predictor, codec, models, form, out) -> None:
     utterances, made, probes = probing.prepare(paths or None, predictor=predictor, codec=codec, models=models)
     found = probing.run(made, utterances, probes)
     total = probing.count(len(utterances), probes)
-    with _output(out or os.devnull) as stream:
-        rows = list(_written(found, probing.COLUMNS, form, stream, total))
+    with output_of(out or os.devnull) as stream:
+        rows = list(written(found, probing.COLUMNS, form, stream, total))
     summary = probing.summarise(rows, made)
-    console = _console()
+    console = make_console()
     console.print(*probing.tables(summary), sep="\n\n")
-    _print_warnings(console, summary["warnings"])
+    print_warnings(console, summary["warnings"])
     failed = summary["recordings"] - summary["scored"]
     if failed:
         reasons = "the rows say why" if out else "--out FILE keeps the rows, which say why"
@@ -253,7 +122,7 @@ def probe(paths, predictor, codec, models, form, out) -> None:
 @click.option(
     "--scores", multiple=True, metavar="FILE", help="Rows that `score` wrote of these recordings, as a predictor."
 )
-@_models
+@MODELS
 @click.option("--resamples", type=click.IntRange(min=1), default=2000, help="Of the bootstrap of systems.")
 @click.option("--seed", type=click.IntRange(min=0), default=0, help="Of the bootstrap.")
 @click.option("--out", metavar="DIR", help="New or empty folder for the figures (JSON) and every score (CSV).")
@@ -267,18 +136,18 @@ def agreement(paths, predictors, scores, models, resamples, seed, out) -> None:
     """
     from jaxhack import agreement as work
 
-    folder = _empty_folder(out) if out else None
+    folder = empty_folder(out) if out else None
     rated = work.read(paths)
     many = sum(one.mos is not None for one in rated) * len(predictors)
-    with _bar(many) as advance:
+    with bar(many) as advance:
         found, made = work.gather(rated, predictors=predictors, scores=scores, models=models, observe=advance)
     values = {name: work.values(rows) for name, rows in found.items()}
     summary = work.summarise(rated, values, made, resamples, seed)
     if folder:
         work.write(folder, summary, work.rows(rated, found))
-    console = _console()
+    console = make_console()
     console.print(work.table(summary))
-    _print_warnings(console, summary["warnings"])
+    print_warnings(console, summary["warnings"])
     if any(summary["unscored"].values()):
         reasons = "the rows say why" if out else "--out DIR keeps the rows, which say why"
         click.echo(f"{max(summary['unscored'].values())} rated recordings have no score: {reasons}", err=True)
@@ -286,11 +155,11 @@ def agreement(paths, predictors, scores, models, resamples, seed, out) -> None:
 
 
 @main.command(epilog="\b\nExample:\n  jaxhack reconstruct recordings/ --codec lyra --out reconstructed/")
-@_paths
+@PATHS
 @click.option("--codec", metavar="NAME", required=True, help="A name; see `jaxhack models`.")
 @click.option("--out", metavar="DIR", required=True, help="New or empty folder for the 16-bit WAV files.")
-@_models
-@_format
+@MODELS
+@FORMAT
 def reconstruct(paths, codec, out, models, form) -> None:
     """Send recordings through a codec and back.
 
@@ -300,12 +169,12 @@ def reconstruct(paths, codec, out, models, form) -> None:
     from jaxhack import inputs, registry
     from jaxhack import reconstruct as work
 
-    folder = _empty_folder(out)
+    folder = empty_folder(out)
     utterances = inputs.collect(paths)
     made = registry.codec(codec, models=models)
     click.echo(f"{made.name}: {made.sample_rate} Hz; its delay of {made.delay} samples is taken off", err=True)
     rows = work.reconstruct_files(made, utterances, folder)
-    _finish(_write(rows, work.COLUMNS, form, sys.stdout, len(utterances)))
+    finish(write(rows, work.COLUMNS, form, sys.stdout, len(utterances)))
 
 
 @main.command(
@@ -332,15 +201,15 @@ def reconstruct(paths, codec, out, models, form) -> None:
     help="Trained: grpo, grpo-literal, universal-grpo, universal. On each recording alone: pgd, apgd, nes, square, "
     "codes-search. Or all.",
 )
-@_attack_options
+@attack_options
 @click.option(
     "--epsilon", metavar="SIZE,…", help="Size of the perturbation; of several, one is chosen.  [default: the space's]"
 )
 @click.option(
     "--asr-model", metavar="DIR", help="Whisper model in CTranslate2's format, for wer.  [default: PocketSphinx]"
 )
-@_halves
-@_models
+@halves
+@MODELS
 @click.option(
     "--sample-rate",
     type=click.IntRange(min=1),
@@ -350,8 +219,8 @@ def reconstruct(paths, codec, out, models, form) -> None:
 @click.option(
     "--out", metavar="DIR", help="New folder for rows, summary, report and examples.  [default: runs/PREDICTOR]"
 )
-@_resume
-@_overwrite
+@RESUME
+@OVERWRITE
 def audit(paths, predictor, out, space, attacker, epsilon, options, **settings: Any) -> None:
     """Measure how hackable a predictor is: train attackers, attack recordings that they never saw.
 
@@ -365,22 +234,22 @@ def audit(paths, predictor, out, space, attacker, epsilon, options, **settings: 
     """
     from jaxhack import auditing, suites
 
-    spaces, attackers = _listed("--space", space), _listed("--attacker", attacker)
-    epsilons = [] if epsilon is None else [_size(size) for size in _listed("--epsilon", epsilon)]
+    spaces, attackers = listed("--space", space), listed("--attacker", attacker)
+    epsilons = [] if epsilon is None else [size(text) for text in listed("--epsilon", epsilon)]
     many = max(len(spaces), len(attackers), len(epsilons)) > 1 or "all" in (*spaces, *attackers) or "/" in attacker
-    by_attacker = _by_attacker(options, attackers)
-    if not many and (others := by_attacker.keys() - set(attackers)):
+    own = by_attacker(options, attackers)
+    if not many and (others := own.keys() - set(attackers)):
         raise ValueError(f"--option: {others.pop()} has options, and is not among the attackers.")
-    out = out or str(Path("runs", _folder_name(predictor)))
-    with _stoppable(), progress.display() as observe:
+    out = out or str(Path("runs", folder_name(predictor)))
+    with stoppable(), progress.display() as observe:
         settings |= {"predictor": predictor, "out": out, "observe": observe}
         if many:
-            settings |= {"spaces": spaces, "attackers": attackers, "epsilons": epsilons, "options": by_attacker}
+            settings |= {"spaces": spaces, "attackers": attackers, "epsilons": epsilons, "options": own}
             summary = suites.suite(paths or None, **settings)
         else:
             settings |= {"space": spaces[0], "attacker": attackers[0], "epsilon": next(iter(epsilons), None)}
-            summary = auditing.audit(paths or None, options=by_attacker.get(attackers[0], {}), **settings)
-    _print_summary(summary, out)
+            summary = auditing.audit(paths or None, options=own.get(attackers[0], {}), **settings)
+    print_summary(summary, out)
     unread = len(summary["inputs"]["unread"])
     unjudged = max(a["n_failed"] + a["n_undetermined"] for a in summary["lines" if many else "attackers"])
     if unread or unjudged:
@@ -404,7 +273,7 @@ def audit(paths, predictor, out, space, attacker, epsilon, options, **settings: 
 @click.option(
     "--attacked", metavar="NAME", help="Whom RUN attacked, where its record does not lead there (FILE.onnx)."
 )
-@_models
+@MODELS
 @click.option(
     "--out", metavar="DIR", required=True, help="New folder: one run for each RUN and predictor, and a table."
 )
@@ -423,7 +292,7 @@ def transfer(given, predictors, attacked, models, out, resume, overwrite) -> Non
     paths = [path for path in given if path not in runs]
     if not runs:
         raise ValueError(f"{given[0]!r} holds no run ({run.RECORD}): name the folder of a finished audit first.")
-    with _stoppable(), progress.display() as observe:
+    with stoppable(), progress.display() as observe:
         lines = transferring.transfer(
             runs,
             paths,
@@ -435,7 +304,7 @@ def transfer(given, predictors, attacked, models, out, resume, overwrite) -> Non
             overwrite=overwrite,
             observe=observe,
         )
-    console = _console()
+    console = make_console()
     console.print(transferring.table(lines))
     warned = sum(line["warnings"] for line in lines if line["transferred"])
     if warned:
@@ -454,7 +323,7 @@ def transfer(given, predictors, attacked, models, out, resume, overwrite) -> Non
 @click.option(
     "--attacked", metavar="NAME", help="The predictor of RUN, where its record does not lead there (FILE.onnx)."
 )
-@_models
+@MODELS
 @click.option("--resume", is_flag=True, help="Continue what was interrupted.")
 @click.option("--overwrite", is_flag=True, help="Replace the certificates in RUN.")
 def certify(run, **options: Any) -> None:
@@ -466,20 +335,15 @@ def certify(run, **options: Any) -> None:
     from jaxhack import certificates
     from jaxhack.report import certificate
 
-    with _stoppable(), progress.display() as observe:
+    with stoppable(), progress.display() as observe:
         found = certificates.certify_run(run, observe=observe, **options)
-    console = _console()
+    console = make_console()
     console.print(certificate.table(found))
-    _print_warnings(console, certificate.warnings(found))
+    print_warnings(console, certificate.warnings(found))
     console.print(f"Report: {Path(run) / 'report.html'}", markup=False, highlight=False, soft_wrap=True)
     if found["failed"]:
         click.echo(f"{len(found['failed'])} recordings have no certificate: {certificate.LINES} says why", err=True)
         sys.exit(1)
-
-
-def _recipe(flag: str, text: str, **more: Any) -> Callable:
-    """An option of how a predictor is trained against pairs."""
-    return click.option(flag, default=getattr(Recipe, flag.removeprefix("--").replace("-", "_")), help=text, **more)
 
 
 @main.command(epilog="\b\nExample:\n  jaxhack patch recordings.csv --predictor nisqa --profile standard")
@@ -488,29 +352,29 @@ def _recipe(flag: str, text: str, **more: Any) -> Callable:
 @click.option("--space", metavar="KIND,…", default="latent", help="Spaces of the attacks.")
 @click.option("--codec", metavar="NAME,…", default=DEFAULT_CODEC, help="Chains, for every space that has one.")
 @click.option("--attacker", metavar="NAME,…", default="grpo", help="As of audit; waveform/pgd names its space too.")
-@_attack_options
-@_halves
+@attack_options
+@halves
 @click.option(
     "--ratings",
     metavar="SET:DIR",
     help="What people said, of its split train: a set that jaxhack.data reads, such as bvcc:DIR, or csv:DIR.",
 )
-@_recipe("--source", "Where pairs come from: hacks that the panel witnessed; or unseen noise, pgd, random.")
-@_recipe("--rounds", "Rounds K of attack and fit.")
-@_recipe("--fit-steps", "Steps of AdamW in a round.")
-@_recipe("--fit-batch", "Unattacked clips in a step, and as many pairs.")
-@_recipe("--fit-seconds", "Longest cut of a clip or a pair, s.")
-@_recipe("--learning-rate", "Of AdamW.")
-@_recipe("--margin", "By which x̂ should score above y, MOS.")
-@_recipe("--weight", "Of the margin ranking loss, beside the regression.")
-@_recipe("--consistency", "Weight of a pair's squared difference.")
-@_recipe("--gradient-norm", "Weight of the score's gradient norm.")
-@_recipe("--prefer-input", "Rank x, not x̂, above y: the paper's ablation.", is_flag=True)
-@_recipe("--capacity", "Pairs that are kept.")
-@_models
+@recipe_option("--source", "Where pairs come from: hacks that the panel witnessed; or unseen noise, pgd, random.")
+@recipe_option("--rounds", "Rounds K of attack and fit.")
+@recipe_option("--fit-steps", "Steps of AdamW in a round.")
+@recipe_option("--fit-batch", "Unattacked clips in a step, and as many pairs.")
+@recipe_option("--fit-seconds", "Longest cut of a clip or a pair, s.")
+@recipe_option("--learning-rate", "Of AdamW.")
+@recipe_option("--margin", "By which x̂ should score above y, MOS.")
+@recipe_option("--weight", "Of the margin ranking loss, beside the regression.")
+@recipe_option("--consistency", "Weight of a pair's squared difference.")
+@recipe_option("--gradient-norm", "Weight of the score's gradient norm.")
+@recipe_option("--prefer-input", "Rank x, not x̂, above y: the paper's ablation.", is_flag=True)
+@recipe_option("--capacity", "Pairs that are kept.")
+@MODELS
 @click.option("--out", metavar="DIR", help="New folder.  [default: runs/PREDICTOR-patch]")
-@_resume
-@_overwrite
+@RESUME
+@OVERWRITE
 def patch(paths, predictor, out, space, codec, attacker, options, ratings, models, **given: Any) -> None:
     """Train a predictor against attacks on it, round by round; DIR/patched is a predictor's name from then on.
 
@@ -522,16 +386,16 @@ def patch(paths, predictor, out, space, codec, attacker, options, ratings, model
     from jaxhack.patch import loop
 
     recipe = Recipe(**{field.name: given.pop(field.name) for field in fields(Recipe)})
-    attackers = _listed("--attacker", attacker)
-    out = out or str(Path("runs", f"{_folder_name(predictor)}-patch"))
-    with _stoppable(), progress.display() as observe:
+    attackers = listed("--attacker", attacker)
+    out = out or str(Path("runs", f"{folder_name(predictor)}-patch"))
+    with stoppable(), progress.display() as observe:
         summary = loop.patch(
             paths or None,
             predictor=predictor,
-            codecs=_listed("--codec", codec),
-            spaces=_listed("--space", space),
+            codecs=listed("--codec", codec),
+            spaces=listed("--space", space),
             attackers=attackers,
-            options=_by_attacker(options, attackers),
+            options=by_attacker(options, attackers),
             models=models,
             out=out,
             recipe=recipe,
@@ -539,9 +403,9 @@ def patch(paths, predictor, out, space, codec, attacker, options, ratings, model
             observe=observe,
             **given,
         )
-    _print_summary(summary, out)
+    print_summary(summary, out)
     patched = Path(out) / loop.FOLDER
-    _console().print(f"Predictor: {patched}", markup=False, highlight=False, soft_wrap=True)
+    make_console().print(f"Predictor: {patched}", markup=False, highlight=False, soft_wrap=True)
 
 
 @main.command(epilog="\b\nExample:\n  jaxhack report runs/nisqa")
@@ -562,39 +426,11 @@ def report(run) -> None:
         raise ValueError(
             f"{run!r} holds files that no audit wrote ({kind}: {error}): undo what changed them."
         ) from error
-    _print_summary(summary, run)
-
-
-def _folder_name(predictor: str) -> str:
-    """A name for a predictor's run: of a file its stem, else what it is called by."""
-    last = Path(predictor).stem if predictor.lower().endswith(".onnx") else predictor.replace(":", ".")
-    return re.sub(r"[^\w.-]+", "_", last).strip("._") or "predictor"
-
-
-def _print_summary(summary: dict[str, Any], out: str) -> None:
-    from jaxhack import report as work
-    from jaxhack.report import patching, suite
-
-    console = _console()
-    kind = patching if "rounds" in summary else suite if "lines" in summary else work
-    console.print(kind.table(summary))
-    _print_warnings(console, summary["warnings"])
-    console.print(f"Report: {Path(out) / 'report.html'}", markup=False, highlight=False, soft_wrap=True)
-
-
-def _console():
-    from rich.console import Console
-
-    return Console(width=None if sys.stdout.isatty() else 80)
-
-
-def _print_warnings(console, warnings: Iterable[str]) -> None:
-    for warning in warnings:
-        console.print(f"Warning: {warning}", markup=False, highlight=False, style="yellow")
+    print_summary(summary, run)
 
 
 @main.group(invoke_without_command=True, epilog="\b\nExample:\n  jaxhack models get nisqa")
-@_models
+@MODELS
 @click.pass_context
 def models(ctx, models) -> None:
     """List predictors and codecs, and which of their weights are here."""
@@ -667,76 +503,3 @@ def _have(files, folder: str | None) -> str:
     if not absent:
         return "have" if all(weight.sha256 for weight in files) else "unchecked"
     return "missing" if all(weight.source for weight in absent) else "to bring"
-
-
-def _empty_folder(out: str) -> Path:
-    folder = Path(out)
-    if folder.exists() and (not folder.is_dir() or any(folder.iterdir())):
-        raise ValueError(f"{out!r} exists and is not an empty folder: choose another.")
-    return folder
-
-
-@contextmanager
-def _output(out: str | None) -> Iterator[TextIO]:
-    if out is None:
-        yield sys.stdout
-        return
-    if os.path.isfile(out):
-        raise ValueError(f"{out!r} exists: remove it or choose another name.")
-    try:
-        stream = open(out, "w", encoding="utf-8", newline="")  # noqa: SIM115  # closed below; only opening is judged
-    except OSError as error:
-        raise ValueError(f"{out!r} cannot be written: {error.strerror}.") from error
-    with stream:
-        yield stream
-
-
-def _write(
-    rows: Iterable[dict[str, Any]], columns: Sequence[str], form: str, stream: TextIO, total: int
-) -> tuple[int, int]:
-    """Writes rows as they come; returns how many are ok, and how many there are."""
-    states = [row["status"] for row in _written(rows, columns, form, stream, total)]
-    return states.count("ok"), len(states)
-
-
-def _written(
-    rows: Iterable[dict[str, Any]], columns: Sequence[str], form: str, stream: TextIO, total: int
-) -> Iterator[dict[str, Any]]:
-    """Passes rows on as they come, each written first."""
-    table = csv.DictWriter(stream, columns, lineterminator="\n")
-    if form == "csv":
-        table.writeheader()
-    with _bar(0 if stream.isatty() else total) as advance:  # a terminal that shows the rows needs no bar as well
-        for row in rows:
-            short = {key: round(value, 6) if isinstance(value, float) else value for key, value in row.items()}
-            if form == "csv":
-                table.writerow(short)
-            else:
-                stream.write(json.dumps(short, ensure_ascii=False) + "\n")
-            stream.flush()
-            advance(row)
-            yield row
-
-
-@contextmanager
-def _bar(total: int) -> Iterator[Callable[[dict[str, Any]], None]]:
-    """Takes each row that is done; what a person at a terminal sees of it: nothing of a total of 0."""
-    from rich.console import Console
-    from rich.progress import Progress
-
-    with Progress(
-        console=Console(stderr=True), transient=True, disable=not (total and sys.stderr.isatty())
-    ) as progress:
-        task = progress.add_task("rows", total=total)
-        yield lambda row: progress.advance(task)
-
-
-def _finish(counts: tuple[int, int]) -> None:
-    ok, done = counts
-    click.echo(f"{ok} of {done} done" + ("" if ok == done else f", {done - ok} not: see their reason"), err=True)
-    if ok < done:
-        sys.exit(1)
-
-
-if __name__ == "__main__":
-    main()

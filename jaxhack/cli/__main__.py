@@ -1,0 +1,5 @@
+"""``python -m jaxhack.cli``."""
+
+from jaxhack.cli import main
+
+main()
