@@ -140,7 +140,10 @@ def carry_out(
             run.write_lines(
                 folder / "recordings.jsonl", inputs.listed(training, "train") + inputs.listed(test, "test")
             )
-            weights, states, unread = _train(setup, training, folder, observe)
+            reading = Reading(setup, training, observe)
+            weights = measure(reading, folder)
+            states = _train(reading, weights, folder)
+            unread = [f"{name}: {reason}" for name, reason in reading.unread.items()]
             run.write_json(folder / "inputs.json", {"warnings": list(warnings), "unread": unread})
             attack_test_set(setup, weights, states, test, folder, observe, keep)
             if listening:
@@ -263,66 +266,74 @@ def described(predictor: Predictor) -> dict[str, Any]:
     }
 
 
-def measure(setup: Setup, training: Sequence[inputs.Utterance], folder: Path, observe: Observer) -> Weights:
-    """The weights of an attack that learns nothing before: those of its space too, measured on the training set."""
-    return _train(setup, training, folder, observe, learns=False)[0]
+class Reading:
+    """A training set on its way into a program: crop by crop, with what could not be used and why."""
 
+    def __init__(self, setup: Setup, training: Sequence[inputs.Utterance], observe: Observer):
+        """Reads nothing yet."""
+        self.setup, self.training, self.observe = setup, training, observe
+        self.unread: dict[str, str] = {}  # utterance -> reason
 
-def _train(
-    setup: Setup, training: Sequence[inputs.Utterance], folder: Path, observe: Observer, learns: bool = True
-) -> tuple[Weights, PyTree, list[str]]:
-    """Measures the space on the training set, trains the attackers; also says which files could not be read.
+    def crops(self, stage: str, every: int = 1) -> Iterator[tuple[np.ndarray, np.ndarray]]:
+        """Batches of crops, as of :func:`~jaxhack.crops.batches`, of every so-and-so-many-th recording."""
+        return crops.batches(
+            self._clips(stage, every), round(self.setup.settings.crop_seconds * self.setup.sample_rate)
+        )
 
-    What learns nothing before the test has no states, and reads no more than the space's statistics need.
-    """
-    settings, weights = setup.settings, setup.untrained()
-    size = round(settings.crop_seconds * setup.sample_rate)
-    unread: dict[str, str] = {}
-
-    def clips(stage: str, wanted: Sequence[inputs.Utterance]) -> Iterator[np.ndarray]:
+    def _clips(self, stage: str, every: int) -> Iterator[np.ndarray]:
+        wanted = self.training[::every]
         for i, utterance in enumerate(wanted):
             try:
-                clip = audio.read(utterance.path, sample_rate=setup.sample_rate)
+                clip = audio.read(utterance.path, sample_rate=self.setup.sample_rate)
                 if not clip.wav.any():
                     raise audio.AudioError(f"{str(utterance.path)!r} is silent: every sample is zero.")
             except audio.AudioError as error:
-                unread[utterance.id] = str(error)
+                self.unread[utterance.id] = str(error)
                 continue
             yield clip.wav
-            observe(stage, i + 1, len(wanted), {})
+            self.observe(stage, i + 1, len(wanted), {})
 
-    def unusable() -> ValueError:
-        return ValueError(f"None of the training recordings can be used; the first: {next(iter(unread.values()))}")
+    def unusable(self) -> ValueError:
+        """What to raise where nothing was left."""
+        first = next(iter(self.unread.values()))
+        return ValueError(f"None of the training recordings can be used; the first: {first}")
 
-    chain = spaces.KINDS[settings.space].chain
-    if chain and setup.codec:
-        sample = training[:: max(1, len(training) // STATISTICS_CLIPS)]
-        try:
-            statistics = spaces.latent_statistics(chain(setup.codec), crops.batches(clips("measure", sample), size))
-        except ValueError:
-            if not unread:
-                raise
-            raise unusable() from None
-        spaces.save_statistics(folder / "statistics.npz", statistics)
-        weights = weights._replace(statistics=statistics)
-    states: PyTree = None
-    if learns and setup.trained:
-        encode = jax.jit(lambda w, wav, length: mapped(setup.space(w).encode)(wav, length))
-        with tempfile.TemporaryDirectory(prefix="jaxhack-") as cache:
-            points = crops.Crops(Path(cache)).fill(
-                partial(encode, weights), crops.batches(clips("encode", training), size)
-            )
-            if not points.size:
-                raise unusable()
-            states = train(
-                setup.attacker,
-                weights,
-                points,
-                seed=settings.seed,
-                attackers=settings.seeds,
-                steps=settings.steps,
-                batch=settings.batch,
-                folder=folder,
-                observe=lambda done, metrics: observe("train", done, settings.steps, metrics),
-            )
-    return weights, states, [f"{name}: {reason}" for name, reason in unread.items()]
+
+def measure(reading: Reading, folder: Path) -> Weights:
+    """The weights of an attack, those of its space measured on the training set and kept in the run's folder."""
+    setup = reading.setup
+    weights, chain = setup.untrained(), spaces.KINDS[setup.settings.space].chain
+    if not (chain and setup.codec):
+        return weights
+    every = max(1, len(reading.training) // STATISTICS_CLIPS)
+    try:
+        statistics = spaces.latent_statistics(chain(setup.codec), reading.crops("measure", every))
+    except ValueError:
+        if not reading.unread:
+            raise
+        raise reading.unusable() from None
+    spaces.save_statistics(folder / "statistics.npz", statistics)
+    return weights._replace(statistics=statistics)
+
+
+def _train(reading: Reading, weights: Weights, folder: Path) -> PyTree:
+    """The states of the attackers; None of those that learn nothing before the test."""
+    setup, settings = reading.setup, reading.setup.settings
+    if not setup.trained:
+        return None
+    encode = jax.jit(lambda w, wav, length: mapped(setup.space(w).encode)(wav, length))
+    with tempfile.TemporaryDirectory(prefix="jaxhack-") as cache:
+        points = crops.Crops(Path(cache)).fill(partial(encode, weights), reading.crops("encode"))
+        if not points.size:
+            raise reading.unusable()
+        return train(
+            setup.attacker,
+            weights,
+            points,
+            seed=settings.seed,
+            attackers=settings.seeds,
+            steps=settings.steps,
+            batch=settings.batch,
+            folder=folder,
+            observe=lambda done, metrics: reading.observe("train", done, settings.steps, metrics),
+        )

@@ -270,7 +270,7 @@ def _collect(
         )
         return
     folder.mkdir(parents=True, exist_ok=True)
-    weights = auditing.measure(setup, training, folder, observe)
+    weights = auditing.measure(auditing.Reading(setup, training, observe), folder)
     perturb = {"noise": pairs.noise, "pgd": pairs.act, "random": pairs.random}[recipe.source]
     pairs.blind(setup, weights, perturb, training, folder, cut, draws=setup.settings.seeds)
 
