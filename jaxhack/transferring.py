@@ -11,7 +11,6 @@ from functools import partial
 from pathlib import Path, PurePath
 from typing import Any, NamedTuple
 
-from rich.markup import escape
 from rich.table import Table
 
 from jaxhack import auditing, examples, inputs, registry, report, rows, run, spaces
@@ -109,15 +108,14 @@ def transfer(
     needed = [*runs, *(one.folder for one in found), *predictors, attacked, models, *paths]
     out, lines = Path(out), []
     for one, source in zip(found, sources, strict=True):
-        summary = json.loads((source.folder / "summary.json").read_text(encoding="utf-8"))
-        itself = None if others else line(source, summary)
+        itself = None if others else line(source, report.read(source.folder))
         if judges and itself:
             lines.append(itself)
         for judge in judges or families[one.patching]:
             if not judges and itself and judge.name == source.attacked.name:
                 lines.append(itself)
                 continue
-            folder = out / folder_name(f"{source.label}@{judge.name}")
+            folder = out / run.folder_name(f"{source.label}@{judge.name}")
             summary = _judge(source, judge, others or source.test, folder, resume, overwrite, needed, observe)
             lines.append(line(source, summary))
     run.write_text(out / TABLE, _csv(lines))
@@ -187,6 +185,8 @@ def _family(
     if found.patching is None:
         raise ValueError(f"{found.folder} is of no patching: name the predictors that are to judge (--predictor).")
     stored = run.read(found.patching / run.RECORD)["record"]["predictor"]
+    if not attacked:
+        named_by(found.patching, stored["name"])
     parent = registry.predictor(attacked or stored["name"], models=models)
     _same(found.patching, parent.name, parent.weights, stored["weights"])
     later = map(partial(_after, found.patching), itertools.count(1))
@@ -215,7 +215,7 @@ def load(
     record = run.read(folder / run.RECORD)["record"]
     if "target" in record:
         raise ValueError(f"{folder} is a transfer itself: name the run whose attackers it used.")
-    settings, kept = Settings(**record["settings"]), record["space"]
+    settings, kept = _settings(folder, record), record["space"]
     kind = spaces.KINDS[settings.space]
     needed = ["recordings.jsonl", *(["statistics.npz"] if kind.chain else [])]
     for name in needed:
@@ -228,15 +228,32 @@ def load(
     stored = record["predictor"]
     if found.patching and found.number > 1:
         attacked = _after(found.patching, found.number - 1)
+    if not attacked:
+        named_by(folder, stored["name"])
     played = registry.predictor(attacked or stored["name"], models=models, sample_rate=stored["sample_rate"])
     _same(folder, played.name, played.weights, stored["weights"])
     if played.name != stored["name"]:
         raise ValueError(f"The attackers of {folder} were played against {stored['name']}, not {played.name}.")
-    noted = [json.loads(text) for text in (folder / "recordings.jsonl").read_text(encoding="utf-8").splitlines()]
+    noted = run.recordings(folder, record)
     training, test = (_listed(noted, half) for half in ("train", "test"))
     best_of = any(row["attacker"].startswith("random_best") for row in rows.read(folder / "rows.parquet"))
     panel = _panel(folder, record, models)
     return Source(found.label, folder, record, settings, played, chain, panel, training, test, noted, best_of)
+
+
+def named_by(folder: Path, name: str) -> None:
+    """Refuses a predictor's name in a run's record that leads to code or files, which whoever wrote it has chosen."""
+    if not registry.listed(name):
+        raise ValueError(
+            f"{folder} attacked {name!r}, whose name alone does not lead to it: give --attacked what does."
+        )
+
+
+def _settings(folder: Path, record: Mapping[str, Any]) -> Settings:
+    try:
+        return Settings(**record["settings"])
+    except (ValueError, TypeError) as error:
+        raise ValueError(f"{folder / run.RECORD} holds other settings than an audit's: {error}") from error
 
 
 def _listed(noted: Sequence[Mapping[str, Any]], half: str) -> list[inputs.Utterance]:
@@ -304,10 +321,10 @@ def table(lines: Sequence[Mapping[str, Any]]) -> Table:
         if before != entry["run"]:
             if before is not None:
                 made.add_row()
-            made.add_row(escape(f"{entry['attacker']} in {entry['space']} of {entry['attacked']}"))
+            made.add_row(f"{entry['attacker']} in {entry['space']} of {entry['attacked']}")
         before = entry["run"]
         made.add_row(
-            escape(f"  {entry['judged_by']}"),
+            f"  {entry['judged_by']}",
             *(
                 page.number(entry[key], form)
                 for key, form in (
@@ -322,11 +339,6 @@ def table(lines: Sequence[Mapping[str, Any]]) -> Table:
             style=None if entry["transferred"] else "bold",
         )
     return made
-
-
-def folder_name(text: str) -> str:
-    """A name that any file system takes."""
-    return "".join(c if c.isalnum() or c in "-_.@" else "_" for c in text).strip(".") or "_"
 
 
 def _judge(
