@@ -227,7 +227,7 @@ def _patched(folder: Path, models: str | os.PathLike[str] | None, dtype: Any) ->
 
 
 def listed(name: str) -> bool:
-    """Whether a predictor's name is of the list, or made of such: one from a record that runs no code, reads no file."""
+    """Whether a predictor's name is of the list, or made of such: it then runs no code and reads no file."""
     return bool(name) and not _unlisted(name)
 
 

@@ -32,9 +32,7 @@ class Transcripts(dict[str, str]):
         """Takes up what `path` holds; a line that a crash cut off is dropped."""
         super().__init__()
         self.path = path
-        for line in (
-            path.read_bytes().splitlines() if path.exists() else []
-        ):  # of bytes: at no separator within a text
+        for line in path.read_bytes().splitlines() if path.exists() else []:  # of bytes: not within a text
             try:
                 super().__setitem__(*(json.loads(line)[key] for key in ("audio", "text")))
             except (ValueError, KeyError, TypeError, RecursionError):
@@ -177,7 +175,7 @@ def _check_same(found: Path, record: Mapping[str, Any]) -> None:
 NUMBER = (int, float)
 MAYBE = (*NUMBER, None)
 _PREDICTOR = {"name": str, "sample_rate": int, "weights": {...: str}}
-_SETTINGS = {
+_SETTINGS: dict[str, Any] = {
     "space": str,
     "attacker": str,
     "seeds": int,

@@ -155,10 +155,10 @@ def patch(
                 for batch in pairs.read(place):
                     ring = push(ring, batch, np.ones(len(batch.length), bool))
                     found[source.name] += len(batch.length)
-                if after and found[source.name] != after["found"][source.name]:
+                if after and (then := after["found"][source.name]) != (now := found[source.name]):
                     raise ValueError(
-                        f"{place / pairs.FOLDER} holds {found[source.name]} pairs, and {folder / patching.ROUND} says "
-                        f"{after['found'][source.name]}: delete {place} and go on with --resume."
+                        f"{place} holds {now} pairs, and {folder / patching.ROUND} says {then}: delete {place} and "
+                        "go on with --resume, which makes them again."
                     )
             lineage = {"record": record, "round": number, "pairs": int(ring.pushed)}
             current = _fit(recipe, start, current, root, clips, ring, folder, lineage, told)

@@ -212,7 +212,14 @@ def _noted(folder: Path) -> dict[str, Any]:
 
 
 def _examples(path: Path) -> list[dict[str, Any]]:
-    kinds = {"label": str, "utterance": str, "attacker": str, "seed": int, "files": dict, "verdict": str}
+    kinds: dict[str, Any] = {
+        "label": str,
+        "utterance": str,
+        "attacker": str,
+        "seed": int,
+        "files": dict,
+        "verdict": str,
+    }
     kinds |= dict.fromkeys(("gain", "score_input", "score_reference", "score_attacked"), run.MAYBE)
     if not path.exists():
         return []

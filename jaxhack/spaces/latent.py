@@ -159,7 +159,7 @@ def save_statistics(path: Path, statistics: Statistics) -> None:
     """Writes an ``.npz`` file, complete or not at all."""
     part = path.with_name(path.name + ".part")
     with part.open("wb") as file:
-        np.savez(file, **{k: np.asarray(v, np.float32) for k, v in statistics._asdict().items()})
+        np.savez(file, mean=np.asarray(statistics.mean, np.float32), scale=np.asarray(statistics.scale, np.float32))
     os.replace(part, path)
 
 
