@@ -36,6 +36,7 @@ class Preset(NamedTuple):
     in_loop: Mapping[str, Mapping[str, Any]]  # options of attackers inside a loop
     seconds: tuple[float, float] = (0.0, 30.0)  # recordings between these
     limit: int | None = None  # recordings of each list
+    registered: bool = False  # whether PREREGISTRATION.md is about it
 
     @property
     def runs(self) -> list[str]:
@@ -88,6 +89,7 @@ SMALL = Preset(
     sizes={"profile": "standard", "seeds": 1, "steps": 60, "batch": 4, "group": 4, "crop_seconds": 2.0},
     in_loop={"pgd": {"steps": 10}},
     seconds=(2.2, 3.6),
+    registered=True,
 )
 
 # Needs the weights of SSL-MOS, EnCodec and DAC, BVCC, and an accelerator; nobody has run it.
