@@ -95,7 +95,7 @@ def audit(
         warnings=warnings,
         resume=resume,
         overwrite=overwrite,
-        needed=[named, models, asr_model, *lists(paths, train_paths, test_paths)],
+        needed=[*registry.places(named), models, asr_model, *lists(paths, train_paths, test_paths)],
         observe=observe,
     )
 

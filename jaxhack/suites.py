@@ -112,7 +112,7 @@ def suite(
             "validation": validation,
             "demo": any(inputs.is_demo(u) for u in (*training, *test)),
         }
-        needed = [predictor, models, asr_model, *auditing.lists(paths, train_paths, test_paths)]
+        needed = [*registry.places(predictor), models, asr_model, *auditing.lists(paths, train_paths, test_paths)]
         needed += [utterance.path for utterance in (*training, *test)]
         run.open_run(out, record, resume=resume, overwrite=overwrite, needed=needed)
         for number, leg in enumerate(left, start=1):

@@ -106,7 +106,7 @@ def transfer(
     registry.distinct("predictor", [judge.name for judge in judges])
     families = {one.patching: _family(one, attacked, models) for one in found} if not judges else {}
     others = inputs.collect(paths) if paths else None
-    needed = [*runs, *(one.folder for one in found), *predictors, attacked, models, *paths]
+    needed = [*runs, *(one.folder for one in found), *registry.places(*predictors, attacked), models, *paths]
     out, lines = Path(out), []
     for one, source in zip(found, sources, strict=True):
         summary = json.loads((source.folder / "summary.json").read_text(encoding="utf-8"))

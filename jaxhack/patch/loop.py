@@ -134,7 +134,7 @@ def patch(
     most = recipe.rounds * len(training) * sum(source.settings.seeds for source in sources)
     out = Path(out)
     with run.alone(out), tempfile.TemporaryDirectory(prefix="jaxhack-") as cache:
-        needed: list[Any] = [predictor, models, *auditing.lists(paths, train_paths, test_paths)]
+        needed: list[Any] = [*registry.places(predictor), models, *auditing.lists(paths, train_paths, test_paths)]
         needed += [utterance.path for utterance in training]
         needed += [getattr(one.audio, "file", one.audio) for one, _ in ratings]
         run.open_run(out, record, resume=resume, overwrite=overwrite, needed=needed)
