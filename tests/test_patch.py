@@ -10,7 +10,8 @@ import pytest
 import toys
 
 import jaxhack as jh
-from jaxhack import audio, registry
+from jaxhack import audio, defences, registry, spaces
+from jaxhack.ensemble import ensemble
 from jaxhack.patch import losses, patched, regression, replay
 from jaxhack.patch.clips import store
 from jaxhack.patch.fitting import LOG, Term, adamw, fit
@@ -174,6 +175,24 @@ def test_another_rate_for_the_head():
     assert np.allclose(changes["output"]["w"] / changes["body"]["w"], 100, rtol=1e-3)
     with pytest.raises(ValueError, match="begins with outptu/; there are body, output"):
         adamw(params, 1e-3, head=("outptu/",))
+
+
+def test_a_defence_is_not_trained_only_what_is_behind_it(tmp_path):
+    chain, inner = toys.codec(), toys.predictor()
+    noise = defences.Noise(0.5, chain, spaces.Statistics(*np.full((2, toys.CHANNELS), 0.25, np.float32)))
+    both = [defences.denoised(inner, chain), defences.smoothed(inner, noise, draws=2)]
+    defended = ensemble(both, "mean")
+    assert registry.at_rate(defended, 2 * toys.RATE).trainable == defended.trainable
+    clips = store([(clip(0), 4.5)], tmp_path / "clips.bin")
+    rates = {"learning_rate": 0.01, "head": ("0/0",), "head_learning_rate": 0.1}
+    sizes = {"steps": 2, "batch": 1, "crop_seconds": 0.02}
+    found = regression.train(defended, clips, folder=tmp_path / "fit", **sizes, **rates)
+    before, after = jax.device_get((defended.params, found.params))
+    for (mine, *fixed), (now, *still), fast in zip(before, after, (True, False), strict=True):
+        moved = np.abs(now - mine)
+        assert moved.min() > 0 and (moved.max() > 0.05) == fast
+        for x, y in zip(jax.tree.leaves(fixed), jax.tree.leaves(still), strict=True):
+            assert np.asarray(x).tobytes() == np.asarray(y).tobytes()
 
 
 def test_what_cannot_be_trained(tmp_path):

@@ -32,9 +32,8 @@ PGD = {"attackers": "pgd", "options": {"pgd": {"steps": 3}}}
 @pytest.fixture(scope="module")
 def listed():
     with pytest.MonkeyPatch.context() as monkeypatch:
-        monkeypatch.setitem(
-            registry.ENTRIES, "toy", registry.Entry("predictor", "toys:listed", "toys:NO_WEIGHTS", "")
-        )
+        for name, kind, make in (("toy", "predictor", "listed"), ("mini", "codec", "listed_codec")):
+            monkeypatch.setitem(registry.ENTRIES, name, registry.Entry(kind, f"toys:{make}", "toys:NO_WEIGHTS", ""))
         yield
 
 

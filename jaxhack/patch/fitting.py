@@ -45,6 +45,7 @@ def fit(
     *,
     steps: int,
     folder: Path,
+    trainable: PyTree = True,
     save_every: int = 25,
     validate: Callable[[PyTree], float] | None = None,
     validate_every: int = 100,
@@ -61,6 +62,7 @@ def fit(
       optimiser: see :func:`adamw`.
       steps: how many in all.
       folder: where checkpoints and ``fitting.jsonl`` live.
+      trainable: bools, a prefix of `params`; where it is False they stay as they are, to the bit.
       save_every: steps between checkpoints: what a crash can lose.
       validate: params -> a value to keep small, such as the error on other recordings.
       validate_every: steps between two of its calls; it is called after the last step too.
@@ -72,6 +74,9 @@ def fit(
     Raises:
       ValueError: the loss is no longer finite.
     """
+    free = jax.tree.map(lambda moves, part: jax.tree.map(lambda _: moves, part), trainable, params)
+    if not all(jax.tree.leaves(free)):
+        optimiser = optax.masked(optimiser, free)  # no moments of what stays
 
     @jax.jit
     def advance(state: State, batch: Mapping[str, PyTree]) -> tuple[State, dict[str, Array]]:
@@ -82,6 +87,7 @@ def fit(
             total = jax.tree.map(lambda sum, slope, weight=term.weight: sum + weight * slope, total, slopes)
         changes, moments = optimiser.update(total, state.moments, state.params)
         moved = optax.apply_updates(state.params, changes)
+        moved = jax.tree.map(lambda moves, now, then: now if moves else then, free, moved, state.params)
         return state._replace(params=moved, moments=moments), losses
 
     state = State(params, jax.jit(optimiser.init)(params), params, jnp.float32(jnp.inf))

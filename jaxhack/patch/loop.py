@@ -313,6 +313,7 @@ def _fit(
             adamw(params, recipe.learning_rate),
             steps=recipe.fit_steps,
             folder=folder / "fit",
+            trainable=start.trainable,
             observe=lambda done, figures: observe("fit", done, recipe.fit_steps, figures),
         )
     return patched.save(folder / FOLDER, current._replace(params=params), root, lineage)
