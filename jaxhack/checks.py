@@ -140,6 +140,8 @@ def patching(record: Mapping[str, Any], summary: Mapping[str, Any]) -> Iterator[
         )
     if recipe["source"] == "hacks" and len(record["train"]) < FEW:
         yield f"{len(record['train'])} recordings are few to conclude from."
+    if unread := summary["unread"]:
+        yield f"{len(unread)} recordings gave nothing to learn from, such as {unread[0]}"
     empty = [str(found["round"]) for found in done if not sum(e["found"] for e in found["in_loop"].values())]
     if empty:
         yield (

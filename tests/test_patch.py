@@ -155,6 +155,16 @@ def test_a_loss_that_is_not_finite_stops(tmp_path):
         )
 
 
+@pytest.mark.parametrize(
+    ("what", "loss"),
+    [("score", lambda params, x: params * jnp.nan), ("gradient", lambda params, x: (0 * params) ** 0.5)],
+)
+def test_a_predictor_without_a_finite_score_or_gradient_is_named_as_the_cause(what, loss, tmp_path):
+    ones = {"a": np.ones(3, np.float32)}
+    with pytest.raises(ValueError, match=f"predictor gives no finite {what} for a, before anything was learned"):
+        fit(jnp.float32(1.0), [Term("a", loss)], lambda step: ones, optax.sgd(0.1), steps=5, folder=tmp_path)
+
+
 def test_terms_add_up_with_their_weights(tmp_path):
     """One step of SGD moves by the weighted sum of both means."""
     moved = fit(

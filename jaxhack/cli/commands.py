@@ -349,9 +349,9 @@ def certify(run, **options: Any) -> None:
 @main.command(epilog="\b\nExample:\n  jaxhack patch recordings.csv --predictor nisqa --profile standard")
 @click.argument("paths", nargs=-1, metavar="[PATH]...", type=click.Path())
 @click.option("--predictor", metavar="NAME", default=DEFAULT_PREDICTOR, help="A name, or a patched one's folder.")
-@click.option("--space", metavar="KIND,…", default="latent", help="Spaces of the attacks.")
+@click.option("--space", metavar="KIND,…", help="Spaces of the attacks.  [default: latent]")
 @click.option("--codec", metavar="NAME,…", default=DEFAULT_CODEC, help="Chains, for every space that has one.")
-@click.option("--attacker", metavar="NAME,…", default="grpo", help="As of audit; waveform/pgd names its space too.")
+@click.option("--attacker", metavar="NAME,…", help="As of audit; waveform/pgd names its space too.  [default: grpo]")
 @attack_options
 @halves
 @click.option(
@@ -386,16 +386,16 @@ def patch(paths, predictor, out, space, codec, attacker, options, ratings, model
     from jaxhack.patch import loop
 
     recipe = Recipe(**{field.name: given.pop(field.name) for field in fields(Recipe)})
-    attackers = listed("--attacker", attacker)
+    attackers = listed("--attacker", attacker) if attacker is not None else []
     out = out or str(Path("runs", f"{folder_name(predictor)}-patch"))
     with stoppable(), progress.display() as observe:
         summary = loop.patch(
             paths or None,
             predictor=predictor,
             codecs=listed("--codec", codec),
-            spaces=listed("--space", space),
+            spaces=listed("--space", space) if space is not None else [],
             attackers=attackers,
-            options=by_attacker(options, attackers),
+            options=by_attacker(options, attackers or [loop.DEFAULT_ATTACKER]),
             models=models,
             out=out,
             recipe=recipe,
@@ -406,6 +406,9 @@ def patch(paths, predictor, out, space, codec, attacker, options, ratings, model
     print_summary(summary, out)
     patched = Path(out) / loop.FOLDER
     make_console().print(f"Predictor: {patched}", markup=False, highlight=False, soft_wrap=True)
+    if summary["unread"]:
+        click.echo(f"{len(summary['unread'])} recordings gave nothing to learn from: the report says why", err=True)
+        sys.exit(1)
 
 
 @main.command(epilog="\b\nExample:\n  jaxhack report runs/nisqa")

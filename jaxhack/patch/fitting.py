@@ -79,16 +79,19 @@ def fit(
         optimiser = optax.masked(optimiser, free)  # no moments of what stays
 
     @jax.jit
-    def advance(state: State, batch: Mapping[str, PyTree]) -> tuple[State, dict[str, Array]]:
+    def advance(state: State, batch: Mapping[str, PyTree]) -> tuple[State, dict[str, Array], dict[str, Array]]:
         losses: dict[str, Array] = {}
+        sound: dict[str, Array] = {}  # whether the gradient is finite
         total = jax.tree.map(jnp.zeros_like, state.params)
         for term in terms:
             losses[term.name], slopes = mean_gradients(term.loss)(state.params, batch[term.name])
+            kept = [slope for slope, moves in zip(*map(jax.tree.leaves, (slopes, free)), strict=True) if moves]
+            sound[term.name] = jnp.all(jnp.stack([jnp.all(jnp.isfinite(slope)) for slope in kept]))
             total = jax.tree.map(lambda sum, slope, weight=term.weight: sum + weight * slope, total, slopes)
         changes, moments = optimiser.update(total, state.moments, state.params)
         moved = optax.apply_updates(state.params, changes)
         moved = jax.tree.map(lambda moves, now, then: now if moves else then, free, moved, state.params)
-        return state._replace(params=moved, moments=moments), losses
+        return state._replace(params=moved, moments=moments), losses, sound
 
     state = State(params, jax.jit(optimiser.init)(params), params, jnp.float32(jnp.inf))
     with checkpoints(folder) as manager:
@@ -98,9 +101,14 @@ def fit(
         log, lines = folder / LOG, []
         keep_lines(log, done)
         for step in range(done, steps):
-            state, losses = advance(state, batches(step))
+            state, losses, sound = advance(state, batches(step))
             line: dict[str, Any] = {"step": step, **{name: float(value) for name, value in losses.items()}}
-            if not np.isfinite(list(line.values())).all():
+            for name in losses:
+                what = "gradient" if np.isfinite(line[name]) else "score"
+                if what == "gradient" and sound[name]:
+                    continue
+                if step == 0:
+                    raise ValueError(f"The predictor gives no finite {what} for {name}, before anything was learned.")
                 raise ValueError(f"The loss of step {step} is not finite ({line}): lower the learning rate.")
             last = step + 1 == steps
             if validate is None:

@@ -31,7 +31,8 @@ def make(folder: Path) -> dict[str, Any]:
     Returns:
       What ``summary.json`` holds. Of the run: ``predictor``, what was patched; ``name`` and ``params`` (SHA-256) of
       what came of it, None while the run is not finished; ``source`` of the pairs; ``labels``; the numbers of
-      ``recordings``, unattacked ``clips`` and ``planned`` rounds; ``distance``, the mean squared error (MOS²) of the
+      ``recordings``, unattacked ``clips`` and ``planned`` rounds; ``unread``, which recordings gave nothing, and why;
+      ``distance``, the mean squared error (MOS²) of the
       scores of those clips against what they should be, before the first round; ``warnings``; and ``rounds``. Of each
       round: ``in_loop``, attack -> success rates of its fresh attackers on the recordings that they learn from,
       ``offset``, ``mean_gain`` (MOS) and pairs ``found``; ``pairs`` held and ``distance`` after it; ``name`` and
@@ -53,6 +54,7 @@ def make(folder: Path) -> dict[str, Any]:
         "source": record["recipe"]["source"],
         "labels": record["labels"],
         "recordings": len(record["train"]),
+        "unread": list(noted.get("unread") or []),
         "clips": noted.get("clips"),
         "distance": noted.get("distance"),
         "planned": record["recipe"]["rounds"],
