@@ -15,7 +15,7 @@ from typing import Any
 import jax
 import numpy as np
 
-from jaxhack import auditing, defences, dsp, inputs, registry, report, run, transferring
+from jaxhack import auditing, defences, dsp, inputs, registry, report, rows, run, transferring
 from jaxhack.attack import Setup, by_attackers, render
 from jaxhack.certifying import estimate, sampler
 from jaxhack.judgement import Batch, batches, load, test_key
@@ -73,6 +73,11 @@ def certify_run(
     lower_bound([0.0], alpha=alpha)  # refuses an α out of range
     setup = Setup(source.attacked, source.chain, rate, source.panel, source.settings, len(source.record["test"]))
     wanted = {utterance.id for utterance in inputs.limit(source.test, limit, source.settings.seed)}
+    unjudged = {
+        row["utterance"]: {"status": row["status"], "reason": row["reason"]}
+        for row in rows.read(folder / "rows.parquet")
+        if row["status"] not in ("ok", "undefined")
+    }
     transferring.unchanged(source, inputs.listed(source.test, "test"))
     weights, states = transferring.act_again(source, setup)
     epsilon = setup.space(weights).epsilon
@@ -131,7 +136,9 @@ def certify_run(
             if utterance.id not in wanted or utterance.id in done:
                 continue
             line: dict[str, Any] = {"utterance": utterance.id}
-            if isinstance(clip, str):
+            if utterance.id in unjudged:
+                line |= unjudged[utterance.id]
+            elif isinstance(clip, str):
                 line |= {"status": "unreadable", "reason": clip}
             else:
                 wav = loaded.wav[b, : loaded.length[b]]
@@ -195,11 +202,14 @@ def _load(
         audit = folder / "rounds" / "1" / min(record["sources"])
         raise ValueError(f"{folder} is a patching: name one of its audits, such as {audit}.")
     name = attacked or record["predictor"]["name"]
-    smoothing = registry.smoothing(name, models=models)
+    try:
+        smoothing = registry.smoothing(name, models=models)
+    except ValueError as error:
+        raise error if attacked else transferring.lost(folder, name, error) from None
     if smoothing is None:
         raise ValueError(
             f"{folder} attacked {name}, and only a predictor behind noise has a certificate: audit "
-            f"'smoothed({name},waveform=0.01)' or the like."
+            f"'smoothed({transferring.in_place(name)},waveform=0.01)' or the like."
         )
     given = defences.smoothed(**smoothing._asdict())
     found = transferring.Found(folder.resolve().name, folder, None, 1)

@@ -6,6 +6,8 @@ import io
 import itertools
 import json
 import os
+import re
+import shlex
 from collections.abc import Callable, Mapping, Sequence
 from functools import partial
 from pathlib import Path, PurePath
@@ -97,6 +99,11 @@ def transfer(
       ValueError: a run is unfinished, lacks what a transfer needs, or its weights or recordings are others now.
     """
     runs, predictors, paths = inputs.several(runs), inputs.several(predictors), inputs.several(paths)
+    if (made := Path(out) / TABLE).exists() and not (resume or overwrite):
+        raise ValueError(
+            f"{made} exists: continue its transfer with --resume, replace it with --overwrite, or name another "
+            "folder with --out."
+        )
     if any(Path(out).resolve() == Path(given).resolve() for given in runs):
         raise ValueError(f"{out} is the run itself: give the transfer a folder of its own.")
     found = expand(runs)
@@ -187,7 +194,7 @@ def _family(
     if found.patching is None:
         raise ValueError(f"{found.folder} is of no patching: name the predictors that are to judge (--predictor).")
     stored = run.read(found.patching / run.RECORD)["record"]["predictor"]
-    parent = registry.predictor(attacked or stored["name"], models=models)
+    parent = _attacked(found.patching, attacked, stored, models)
     _same(found.patching, parent.name, parent.weights, stored["weights"])
     later = map(partial(_after, found.patching), itertools.count(1))
     rounds = itertools.takewhile(lambda folder: (folder / patched.RECORD).exists(), later)
@@ -228,7 +235,7 @@ def load(
     stored = record["predictor"]
     if found.patching and found.number > 1:
         attacked = _after(found.patching, found.number - 1)
-    played = registry.predictor(attacked or stored["name"], models=models, sample_rate=stored["sample_rate"])
+    played = _attacked(folder, attacked, stored, models, sample_rate=stored["sample_rate"])
     _same(folder, played.name, played.weights, stored["weights"])
     if played.name != stored["name"]:
         raise ValueError(f"The attackers of {folder} were played against {stored['name']}, not {played.name}.")
@@ -237,6 +244,37 @@ def load(
     best_of = any(row["attacker"].startswith("random_best") for row in rows.read(folder / "rows.parquet"))
     panel = _panel(folder, record, models)
     return Source(found.label, folder, record, settings, played, chain, panel, training, test, noted, best_of)
+
+
+def _attacked(
+    folder: Path,
+    given: str | os.PathLike[str] | Callable | Predictor | None,
+    stored: Mapping[str, Any],
+    models: str | os.PathLike[str] | None,
+    *,
+    sample_rate: int | None = None,
+) -> Predictor:
+    """The predictor of a run: the one that is given, or the one that its record names."""
+    try:
+        return registry.predictor(given or stored["name"], models=models, sample_rate=sample_rate)
+    except ValueError as error:
+        raise error if given else lost(folder, stored["name"], error) from None
+
+
+def lost(folder: Path, name: str, error: ValueError) -> ValueError:
+    """What to raise where the name in a run's record leads nowhere: of a patched predictor, what to name instead."""
+    given = in_place(name)
+    if given == name:
+        return error
+    return ValueError(
+        f"{folder} attacked {name}, and a patched predictor is found by its folder alone: name it by --attacked "
+        f"{shlex.quote(given)}."
+    )
+
+
+def in_place(name: str) -> str:
+    """A recorded name with DIR/patched where it calls a patched predictor by its weights."""
+    return re.sub(r"^.*-patched-[0-9a-f]{6}$|[^(),]+-patched-[0-9a-f]{6}", "DIR/patched", name)
 
 
 def _listed(noted: Sequence[Mapping[str, Any]], half: str) -> list[inputs.Utterance]:

@@ -176,6 +176,20 @@ def test_where_few_draws_certify_nothing(finished, tmp_path):
     assert "0 of 1" in printed and "0 of 2 bounds are finite" in text_of(copy)
 
 
+def test_recordings_without_a_verdict_have_no_certificate(finished, tmp_path):
+    copy = copied(finished, tmp_path)
+    stored = rows.read(copy / "rows.parquet")
+    silent = {"status": "silent", "reason": "every sample is zero"}
+    first = stored[0]["utterance"]
+    rows.write(copy / "rows.parquet", [row | (silent if row["utterance"] == first else {}) for row in stored])
+    ended = command(copy, "--draws", "5", status=1)
+    assert "1 recordings have no certificate" in ended.stderr
+    (line,) = [line for line in lines_of(copy) if line["status"] != "ok"]
+    assert line == {"utterance": first} | silent
+    found = json.loads((copy / "summary.json").read_text())["certificate"]
+    assert found["failed"] == [first] and found["utterances"] == len(lines_of(copy)) - 1 > 0
+
+
 def test_noise_in_a_latent_measures_distance_there(finished, tmp_path):
     out = copied(finished, tmp_path, "smoothed(toy,delayed=0.5,draws=3)")
     found = jh.certify_run(out, draws=64, alpha=0.01, limit=1)
@@ -222,6 +236,15 @@ def test_what_cannot_be_certified_is_refused_in_one_sentence(certified, finished
     for name in ("toy", "denoised(smoothed(toy,waveform=0.02),delayed)"):
         (copy / "run.json").write_text(stored.replace(PREDICTOR, name))
         assert f"attacked {name}, and only a predictor behind noise has a certificate" in refused(copy)
+    for name, given in (
+        ("toy-patched-abc123", "audit 'smoothed(DIR/patched,waveform=0.01)' or the like."),
+        (
+            PREDICTOR.replace("toy", "toy-patched-abc123"),
+            f"by --attacked '{PREDICTOR.replace('toy', 'DIR/patched')}'.",
+        ),
+    ):
+        (copy / "run.json").write_text(stored.replace(PREDICTOR, name))
+        assert refused(copy).endswith(given)
     suite = {"predictor": "toy", "legs": {"a": {}}, "left_out": {}, "validation": []}
     (copy / "run.json").write_text(json.dumps({"record": suite, "versions": {}}))
     assert "is a suite: name one of its audits" in refused(copy)

@@ -395,7 +395,7 @@ def patch(paths, predictor, out, space, codec, attacker, options, ratings, model
             codecs=listed("--codec", codec),
             spaces=listed("--space", space) if space is not None else [],
             attackers=attackers,
-            options=by_attacker(options, attackers or [loop.DEFAULT_ATTACKER]),
+            options=by_attacker(options, attackers or ["pgd" if recipe.source == "pgd" else loop.DEFAULT_ATTACKER]),
             models=models,
             out=out,
             recipe=recipe,

@@ -254,8 +254,8 @@ def _clips(
     useless: dict[str, str] = {}
 
     def heard(sources: Iterable[tuple[str, audio.Source, float]]) -> Iterator[tuple[str, np.ndarray, float]]:
-        for name, source, mos in sources:
-            wav, reason = _heard(start, source)
+        for name, place, mos in sources:
+            wav, reason = _heard(start, place)
             if reason:
                 useless[name] = reason
             else:
