@@ -157,6 +157,7 @@ def certify_run(
     }
     with run.alone(folder):
         done = _begin(folder, settings, resume, overwrite)
+        observe("certify", len(done & wanted), len(wanted), {})
         with (folder / LINES).open("a", encoding="utf-8") as file:
             for batch in batches(source.test, rate):
                 if not {utterance.id for _, utterance in batch.members} & wanted - done:

@@ -331,11 +331,11 @@ def line(source: Source, summary: Mapping[str, Any]) -> dict[str, Any]:
 def table(lines: Sequence[Mapping[str, Any]]) -> Table:
     """The matrix for a terminal of 80 columns: attackers trained on A, judged by B."""
     made = bare_table(
-        "hacked: of the worst attacker, with its mean gain and the 90th percentile (score); best of n: of "
+        "hacked: of the worst attacker, with its mean gain and the 90th percentile of it (p90, MOS); best of n: of "
         "random actions, chosen by the predictor that was attacked. A line in bold is the run itself.",
     )
     made.add_column("attackers, and who judges", overflow="fold")
-    for head in ("hacked", "gain", "90 %", "random", "best of n", "n"):
+    for head in ("hacked", "gain", "p90", "random", "best of n", "n"):
         made.add_column(head, justify="right", no_wrap=True)
     before = None
     for entry in lines:

@@ -124,7 +124,8 @@ def test_an_interruption_resumes_to_the_same_file(certified, finished, tmp_path)
     folder, copy = certified[0], copied(finished, tmp_path)
 
     def stop(stage, done, total, figures):
-        raise KeyboardInterrupt
+        if done:
+            raise KeyboardInterrupt
 
     options = {"draws": 128, "alpha": 0.01}
     with pytest.raises(KeyboardInterrupt):
@@ -135,7 +136,7 @@ def test_an_interruption_resumes_to_the_same_file(certified, finished, tmp_path)
         file.write(whole.splitlines()[2][:50])
     seen = []
     found = jh.certify_run(copy, resume=True, observe=lambda *args: seen.append(args[:3]), **options)
-    assert seen == [("certify", 2, 3), ("certify", 3, 3)] and lines_of(copy)[0] == first
+    assert seen == [("certify", 1, 3), ("certify", 2, 3), ("certify", 3, 3)] and lines_of(copy)[0] == first
     assert (copy / part.LINES).read_text() == whole
     assert found == json.loads((folder / "summary.json").read_text())["certificate"]
 

@@ -48,9 +48,7 @@ def test_the_committed_results_make_the_table_of_the_readme():
 @pytest.mark.usefixtures("no_examples", "one_device")
 def test_certificate(tmp_path, capsys, monkeypatch):
     monkeypatch.setitem(registry.ENTRIES, "toy", registry.Entry("predictor", "toys:listed", "toys:NO_WEIGHTS", ""))
-    monkeypatch.setattr(
-        certificate, "RUNS", {"toy": certificate.Case("smoothed(toy,waveform=0.05)", "waveform", 1e-4, 9)}
-    )
+    monkeypatch.setattr(certificate, "RUNS", {"toy": certificate.Case("toy", "waveform=0.05", "waveform", 1e-4, 9)})
     monkeypatch.setattr(certificate, "SECONDS", (0.5, 1.0))
     arguments = [
         "--shared",

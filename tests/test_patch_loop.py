@@ -163,7 +163,7 @@ def test_ratings_of_people_take_the_place_of_the_predictors_own(clips, tmp_path)
     assert json.loads((tmp_path / "out" / "run.json").read_text())["record"]["train"] == [a.name, c.name]
     scored = scoring.score_files(jh.predictor("toy"), inputs.collect(sorted(clips.parent.glob("*.wav"))[:4]))
     before = np.mean([(row["score"] - 2.5) ** 2 for row in scored if row["score"] is not None])
-    assert summary["labels"] == "people" and summary["distance"] == pytest.approx(before)
+    assert summary["labels"] == "people" and summary["distance_before"] == pytest.approx(before)
     assert summary["rounds"][0]["distance"] > 0
     with pytest.raises(ValueError, match="both rated and of the split train"):
         run([clips], out=tmp_path / "no", recipe=recipe, rated=[one._replace(split="test") for one in rated])
@@ -252,7 +252,7 @@ def test_the_command(clips, monkeypatch):
     assert given["codecs"] == ["lyra", "mini"] and given["attackers"] == ["grpo", "waveform/pgd"]
     assert given["options"] == {"pgd": {"steps": 10}} and given["seeds"] == 1 and given["steps"] is None
     printed = [" ".join(line.split()) for line in result.stdout.splitlines()]
-    assert "1 latent-lyra/grpo 0.750 0.500 +0.12 9 10 0.0100" in printed
+    assert "1 latent-lyra/grpo 0.750 0.500 +0.12 9 10 0.01" in printed
     assert "waveform/pgd 0.750 0.500 +0.12 9" in printed
     assert max(map(len, result.stdout.splitlines())) <= 80 and "Mind this." in result.output
     assert "Report: o/report.html" in result.stdout and "Predictor: o/patched" in result.stdout

@@ -35,7 +35,7 @@ from jaxhack.cli.output import (
     write,
     written,
 )
-from jaxhack.settings import DEFAULT_CODEC, DEFAULT_PREDICTOR, Recipe
+from jaxhack.settings import BLIND, DEFAULT_CODEC, DEFAULT_PREDICTOR, Recipe
 
 # jax and what needs it are imported inside the commands: `jaxhack --help` is instant.
 
@@ -148,6 +148,8 @@ def agreement(paths, predictors, scores, models, resamples, seed, out) -> None:
     console = make_console()
     console.print(work.table(summary))
     print_warnings(console, summary["warnings"])
+    if folder:
+        console.print(f"Table: {folder / work.TABLE}", markup=False, highlight=False, soft_wrap=True)
     if any(summary["unscored"].values()):
         reasons = "the rows say why" if out else "--out DIR keeps the rows, which say why"
         click.echo(f"{max(summary['unscored'].values())} rated recordings have no score: {reasons}", err=True)
@@ -353,13 +355,18 @@ def certify(run, **options: Any) -> None:
 @click.option("--codec", metavar="NAME,…", default=DEFAULT_CODEC, help="Chains, for every space that has one.")
 @click.option("--attacker", metavar="NAME,…", help="As of audit; waveform/pgd names its space too.  [default: grpo]")
 @attack_options
+@click.option("--epsilon", type=float, metavar="SIZE", help="Of the perturbations.  [default: each space's]")
 @halves
 @click.option(
     "--ratings",
     metavar="SET:DIR",
     help="What people said, of its split train: a set that jaxhack.data reads, such as bvcc:DIR, or csv:DIR.",
 )
-@recipe_option("--source", "Where pairs come from: hacks that the panel witnessed; or unseen noise, pgd, random.")
+@recipe_option(
+    "--source",
+    "Where pairs come from: hacks that the panel witnessed; or unseen noise, pgd, random.",
+    metavar="|".join(("hacks", *BLIND)),
+)
 @recipe_option("--rounds", "Rounds K of attack and fit.")
 @recipe_option("--fit-steps", "Steps of AdamW in a round.")
 @recipe_option("--fit-batch", "Unattacked clips in a step, and as many pairs.")

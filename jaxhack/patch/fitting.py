@@ -66,7 +66,7 @@ def fit(
       save_every: steps between checkpoints: what a crash can lose.
       validate: params -> a value to keep small, such as the error on other recordings.
       validate_every: steps between two of its calls; it is called after the last step too.
-      observe: called after every save with the steps done and the last step's losses.
+      observe: called before the first step and after every one, with the steps done and the losses of that one.
 
     Returns:
       The params of the least validation value, the earliest of equals; the last without `validate`.
@@ -98,8 +98,9 @@ def fit(
         done = manager.latest_step() or 0
         if done:
             state = restore(manager, done, jax.device_get(state))
-        log, lines = folder / LOG, []
+        log = folder / LOG
         keep_lines(log, done)
+        observe(done, {})
         for step in range(done, steps):
             state, losses, sound = advance(state, batches(step))
             line: dict[str, Any] = {"step": step, **{name: float(value) for name, value in losses.items()}}
@@ -117,13 +118,11 @@ def fit(
                 line["validation"] = float(validate(state.params))
                 if line["validation"] < float(state.least):
                     state = state._replace(best=state.params, least=jnp.float32(line["validation"]))
-            lines.append(json.dumps(line) + "\n")
+            with log.open("a") as file:
+                file.write(json.dumps(line) + "\n")
             if last or (step + 1) % save_every == 0:
-                with log.open("a") as file:
-                    file.writelines(lines)
-                lines.clear()
                 manager.save(step + 1, args=ocp.args.StandardSave(jax.device_get(state)))
-                observe(step + 1, {name: value for name, value in line.items() if name != "step"})
+            observe(step + 1, {name: value for name, value in line.items() if name != "step"})
     return state.best
 
 

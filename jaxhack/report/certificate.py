@@ -79,7 +79,7 @@ def summary(
         "attackers": [
             {"attacker": attacker, "seed": seed, **_bounds(found)}
             | {key: _median(a[key] for a in found) for key in ("lower", "score")}
-            | {"left": _median(_left(a) for a in found)}
+            | {"left": median(left if known(left := _left(a)) else float("inf") for a in found)}
             for (attacker, seed), found in by_attacker.items()
         ],
         "budget": {
@@ -136,6 +136,14 @@ def figure(lines: Sequence[Line]) -> dict[str, str]:
     }
 
 
+def _within(certificate: Mapping[str, Any]) -> str:
+    """What the bounds say of every attack within the budget, as a sentence."""
+    budget = certificate["budget"]
+    if budget is None:
+        return ""
+    return f"On {budget['no_hack']} of {budget['n']} utterances nothing within ε gains more than τ. "
+
+
 def table(certificate: Mapping[str, Any]) -> Table:
     """The certificates for a terminal of 80 columns.
 
@@ -146,7 +154,8 @@ def table(certificate: Mapping[str, Any]) -> Table:
     made = bare_table(
         "Medians over utterances, of the exact percentile under noise (MOS). r: ℓ2 distance of y from x̂; y ≥: what "
         "the attack surely reached; bound: what nothing at that distance exceeds; left: between these two; finite: "
-        f"utterances with a bound. Each bound is right with probability {share:g} ({certificate['draws']} fresh "
+        "utterances with a bound; crossed: those whose attack surely exceeds it. "
+        f"{_within(certificate)}Each bound is right with probability {share:g} ({certificate['draws']} fresh "
         f"draws, σ = {certificate['sigma']:g} in {certificate['place']}).",
     )
     made.add_column("attacker", overflow="fold")
