@@ -39,6 +39,8 @@ def command(
     add("--table", action="store_true", help="print and draw what is there, and run nothing")
     further = [add(flag, **more).dest for flag, more in options.items()]
     args = parser.parse_args(argv)
+    if args.tiny:  # beside the real runs, never among them
+        args.work, args.results = args.work / "tiny", args.results / "tiny"
     if not args.table:
         if not args.shared.is_dir():
             parser.error(f"{str(args.shared)!r} does not exist: --shared names a folder with speech/ and models/.")

@@ -95,7 +95,7 @@ def audit(
         warnings=warnings,
         resume=resume,
         overwrite=overwrite,
-        needed=[named, models, asr_model, *lists(paths, train_paths, test_paths)],
+        needed=[*registry.places(named), models, asr_model, *lists(paths, train_paths, test_paths)],
         observe=observe,
     )
 
@@ -282,6 +282,7 @@ class Reading:
 
     def _clips(self, stage: str, every: int) -> Iterator[np.ndarray]:
         wanted = self.training[::every]
+        self.observe(stage, 0, len(wanted), {})
         for i, utterance in enumerate(wanted):
             try:
                 clip = audio.read(utterance.path, sample_rate=self.setup.sample_rate)

@@ -7,6 +7,7 @@ fresh draws, which no attacker has seen; each is wrong with a probability of at 
 import json
 import math
 import os
+import re
 from collections.abc import Iterator, Mapping, Sequence
 from functools import partial
 from pathlib import Path
@@ -15,7 +16,7 @@ from typing import Any
 import jax
 import numpy as np
 
-from jaxhack import auditing, defences, dsp, inputs, registry, report, run, transferring
+from jaxhack import auditing, defences, dsp, inputs, registry, report, rows, run, transferring
 from jaxhack.attack import Setup, by_attackers, render
 from jaxhack.certifying import estimate, sampler
 from jaxhack.judgement import Batch, batches, load, test_key
@@ -73,6 +74,11 @@ def certify_run(
     lower_bound([0.0], alpha=alpha)  # refuses an α out of range
     setup = Setup(source.attacked, source.chain, rate, source.panel, source.settings, len(source.record["test"]))
     wanted = {utterance.id for utterance in inputs.limit(source.test, limit, source.settings.seed)}
+    unjudged = {
+        row["utterance"]: {"status": row["status"], "reason": row["reason"]}
+        for row in rows.read(folder / "rows.parquet")
+        if row["status"] not in ("ok", "undefined")
+    }
     transferring.unchanged(source, inputs.listed(source.test, "test"))
     weights, states = transferring.act_again(source, setup)
     epsilon = setup.space(weights).epsilon
@@ -131,7 +137,9 @@ def certify_run(
             if utterance.id not in wanted or utterance.id in done:
                 continue
             line: dict[str, Any] = {"utterance": utterance.id}
-            if isinstance(clip, str):
+            if utterance.id in unjudged:
+                line |= unjudged[utterance.id]
+            elif isinstance(clip, str):
                 line |= {"status": "unreadable", "reason": clip}
             else:
                 wav = loaded.wav[b, : loaded.length[b]]
@@ -150,6 +158,7 @@ def certify_run(
     }
     with run.alone(folder):
         done = _begin(folder, settings, resume, overwrite, source.record["test"])
+        observe("certify", len(done & wanted), len(wanted), {})
         with (folder / LINES).open("a", encoding="utf-8") as file:
             for batch in batches(source.test, rate):
                 if not {utterance.id for _, utterance in batch.members} & wanted - done:
@@ -195,13 +204,13 @@ def _load(
         audit = folder / "rounds" / "1" / min(record["sources"])
         raise ValueError(f"{folder} is a patching: name one of its audits, such as {audit}.")
     name = attacked or record["predictor"]["name"]
-    if not attacked:
+    if not attacked and re.fullmatch(registry.COMPOSED, name):  # of no other is anything made
         transferring.named_by(folder, name)
     smoothing = registry.smoothing(name, models=models)
     if smoothing is None:
         raise ValueError(
             f"{folder} attacked {name}, and only a predictor behind noise has a certificate: audit "
-            f"'smoothed({name},waveform=0.01)' or the like."
+            f"'smoothed({transferring.in_place(name)},waveform=0.01)' or the like."
         )
     given = defences.smoothed(**smoothing._asdict())
     found = transferring.Found(folder.resolve().name, folder, None, 1)

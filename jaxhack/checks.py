@@ -140,6 +140,8 @@ def patching(record: Mapping[str, Any], summary: Mapping[str, Any]) -> Iterator[
         )
     if recipe["source"] == "hacks" and len(record["train"]) < FEW:
         yield f"{len(record['train'])} recordings are few to conclude from."
+    if unread := summary["unread"]:
+        yield f"{len(unread)} recordings gave nothing to learn from, such as {unread[0]}"
     empty = [str(found["round"]) for found in done if not sum(e["found"] for e in found["in_loop"].values())]
     if empty:
         yield (
@@ -147,14 +149,14 @@ def patching(record: Mapping[str, Any], summary: Mapping[str, Any]) -> Iterator[
             "pairs of earlier ones again, or nothing."
         )
     if done and 0 < (last := done[-1]["pairs"]) < FEW_PAIRS:
-        drawn = recipe["fit_steps"] * recipe["fit_batch"]
+        times = recipe["fit_steps"] * recipe["fit_batch"] / last
         yield (
-            f"{last} pairs after round {done[-1]['round']} are few to learn from: its fit drew one of them {drawn} "
-            "times."
+            f"{last} pairs after round {done[-1]['round']} are few to learn from: its fit drew each about "
+            f"{times:.0f} times."
         )
     distances = [(f"after round {found['round']}", found["distance"]) for found in done]
     if record["labels"] == "people":
-        distances.insert(0, ("before the first round", summary["distance"]))
+        distances.insert(0, ("before the first round", summary["distance_before"]))
     distances = [(when, distance) for when, distance in distances if known(distance)]
     if distances and distances[-1][1] > distances[0][1]:
         (early, before), (late, after) = distances[0], distances[-1]

@@ -79,7 +79,7 @@ class Chain(NamedTuple):
         longest = self.predictor.max_samples
         return None if longest is None else longest * self.sample_rate // self.predictor.sample_rate
 
-    def made(self, name: str, heads: Callable, params: PyTree, at_rate: Callable[[int], Predictor]) -> Predictor:
+    def made(self, name: str, heads: Callable, params: tuple, at_rate: Callable[[int], Predictor]) -> Predictor:
         """The predictor with these heads."""
         p, rate = self.predictor, self.sample_rate
         return p._replace(
@@ -91,6 +91,7 @@ class Chain(NamedTuple):
             max_samples=self.max_samples,
             at_rate=at_rate,
             weights={**p.weights, **self.codec.weights},
+            trainable=(p.trainable, *[False] * (len(params) - 1)),  # the codec and its latent's scale stay
         )
 
 

@@ -62,4 +62,5 @@ def ensemble(predictors: Sequence[Predictor], how: str = "min", *, sample_rate: 
         max_samples=min(longest, default=None),
         at_rate=at_rate,
         weights={file: digest for m in members for file, digest in m.weights.items()},
+        trainable=tuple(m.trainable for m in members),
     )

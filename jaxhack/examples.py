@@ -27,7 +27,7 @@ def choose(found: Sequence[dict[str, Any]]) -> list[tuple[str, dict[str, Any]]]:
         hacks[row["seed"]] += row["verdict"] == HACK
     worst = max(hacks, key=lambda seed: hacks[seed])
     ranked = sorted((row for row in trained if row["seed"] == worst), key=lambda row: -row["gain"])
-    picked = {0: "most hacked", len(ranked) - 1: "least hacked", len(ranked) // 2: "median"}
+    picked = {0: "largest gain", len(ranked) - 1: "smallest gain", len(ranked) // 2: "median gain"}
     return [(picked[i], ranked[i]) for i in sorted(picked)]
 
 

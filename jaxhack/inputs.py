@@ -19,6 +19,7 @@ from jaxhack.run import RECORD
 DEMO = Path(__file__).parent / "demo" / "manifest.csv"  # what an audit without recordings is of
 PATH_COLUMNS = ("path", "file", "filename", "audio", "wav")  # the first that a manifest has names the audio
 ID_COLUMNS = ("id", "utterance")
+SAID = ("mos", "system", "speaker")  # of a recording; a run takes one value of each
 _BEGINNING = 2**20  # bytes of a file that its fingerprint reads
 _HEARD = 30.0  # s of a recording that its digest reads
 
@@ -58,7 +59,8 @@ def collect(paths: Paths) -> list[Utterance]:
     it says why not.
 
     Raises:
-      ValueError: a path that does not exist, no audio at all, a broken list, an id used twice.
+      ValueError: a path that does not exist, no audio at all, a broken list, an id used twice, or a file named twice
+        with another rating, system or speaker.
     """
     beside = lru_cache(maxsize=None)(_beside)  # for this call alone: folders change
     found: list[_Found] = []
@@ -353,11 +355,24 @@ def text_lines(path: Path, *, missing_ok: bool = False) -> list[str]:
 
 
 def _once(found: list[_Found]) -> list[_Found]:
-    """Drops a file named again in the same words; a list may still give one file two ids."""
+    """Joins what is said of a file that is named again in the same words; a list may still give one file two ids.
+
+    Raises:
+      ValueError: two lines say different things of it.
+    """
     kept: dict[tuple[str, str], _Found] = {}
     for item in found:
         given = item.names[0] if len(item.names) == 1 else ""
-        kept.setdefault((os.path.abspath(item.path), given), item)
+        before = kept.setdefault((os.path.abspath(item.path), given), item)
+        for key in SAID:
+            first, now = (one.meta.get(key, "").strip() for one in (before, item))
+            if first and now and first != now:
+                raise ValueError(
+                    f"{str(item.path)!r} is listed twice, with {key} {first!r} and with {key} {now!r}: name each "
+                    "recording once, with the mean of its ratings."
+                )
+        said = {key: value for key, value in before.meta.items() if value}
+        kept[os.path.abspath(item.path), given] = before._replace(meta={**before.meta, **item.meta, **said})
     return list(kept.values())
 
 

@@ -70,7 +70,7 @@ def attack_test_set(
       states: of the trained attackers.
       test: the utterances.
       folder: the run's.
-      observe: called after each batch.
+      observe: called before the first batch and after each.
       keep: called with each batch's signals before its rows are stored, so that what it stores is never missing.
     """
     parts = folder / "parts"
@@ -80,6 +80,7 @@ def attack_test_set(
     run = jax.jit(partial(judge, setup, signals_too=keep is not None))
     transcripts = Transcripts(folder / "transcripts.jsonl")
     done, todo = 0, list(batches(test, setup.sample_rate))
+    observe("attack", 0, len(test), {})
     for number, batch in enumerate(todo):
         if not rows.has_part(parts, number, [utterance.id for _, utterance in batch.members]):
             made = _judge_batch(setup, partial(run, weights, states), transcripts, test_key(setup), batch)

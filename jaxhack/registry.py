@@ -214,6 +214,24 @@ def predictor(
     return _load(black_box)(name, sample_rate=sample_rate or BLACK_BOX_RATE)
 
 
+def places(*named: Any) -> list[Path]:
+    """The files and folders that names of predictors lead to, as :func:`predictor` takes them; of anything else none.
+
+    Of ``min(runs/a/patched,nisqa)`` that is ``runs/a/patched``: whoever loads it needs that folder.
+    """
+    found = []
+    for name in named:
+        if not isinstance(name, str | os.PathLike):
+            continue
+        name = os.fspath(name)
+        if made := re.fullmatch(COMPOSED, name):
+            parts = _parts(name, made[2])
+            found += places(*(parts if made[1] in REDUCE else parts[:1]))
+        elif name not in ENTRIES and os.path.lexists(name):
+            found.append(Path(name))
+    return found
+
+
 def _patched(folder: Path, models: str | os.PathLike[str] | None, dtype: Any) -> Predictor:
     """The patched predictor in a folder."""
     from jaxhack.patch import patched

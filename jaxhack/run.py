@@ -4,7 +4,6 @@ import errno
 import json
 import os
 import platform
-import re
 import shutil
 import sys
 from collections.abc import Iterable, Iterator, Mapping
@@ -88,7 +87,7 @@ def open_run(
     *,
     resume: bool = False,
     overwrite: bool = False,
-    needed: Iterable[Any] = (),
+    needed: Iterable[str | os.PathLike[str] | None] = (),
 ) -> Path:
     """Makes the folder of a new run, or re-enters that of an interrupted one.
 
@@ -97,7 +96,8 @@ def open_run(
       record: what the run is a function of (configuration, inputs, weights); JSON-able. Kept in ``run.json``.
       resume: continue the run found in `out`; it must have the same record.
       overwrite: throw away the run found in `out`. Files that no run writes are left alone.
-      needed: what the caller named and read, paths and names of models among it, which must not be thrown away.
+      needed: files and folders that the caller reads, which must not be thrown away; None is passed over. Those that
+        a predictor's name leads to are :func:`jaxhack.registry.places` of it.
 
     Raises:
       ValueError: if `out` holds something and neither was asked for, another run than `record`, or what is needed.
@@ -132,16 +132,14 @@ def open_run(
     return out
 
 
-def _spare(out: Path, doomed: Iterable[Path], needed: Iterable[Any]) -> None:
-    """Refuses to delete what is needed, alone or as a part of ``min(runs/a/patched,nisqa)``."""
+def _spare(out: Path, doomed: Iterable[Path], needed: Iterable[str | os.PathLike[str] | None]) -> None:
+    """Refuses to delete what is needed."""
     places = {path.resolve() for path in doomed}
-    for given in needed:
-        text = os.fspath(given) if isinstance(given, str | os.PathLike) else ""
-        for name in (text, *re.split("[(),]", text)):
-            if os.path.lexists(name) and places & {(real := Path(name).resolve()), *real.parents}:
-                raise ValueError(
-                    f"{name} is part of the run in {out} that --overwrite would delete: give --out another folder."
-                )
+    for path in needed:
+        if path is not None and os.path.lexists(path) and places & {(real := Path(path).resolve()), *real.parents}:
+            raise ValueError(
+                f"{path} is part of the run in {out} that --overwrite would delete: give --out another folder."
+            )
 
 
 def _parts(found: Path) -> list[str]:

@@ -69,9 +69,7 @@ def suite(
     demo = paths is None and not (train_paths or test_paths)
     profile = profile or ("quick" if demo else "paper")
     options, combined = dict(options or {}), combinations(spaces, attackers)
-    for name in _names("attacker", options, attacking.KINDS):
-        if not any(name in kinds for kinds in combined.values()):
-            raise ValueError(f"{name} has options, and is not among the attackers.")
+    check_options(options, combined)
     plan = [
         Leg(
             f"{space}{_suffix(epsilon)}/{attacker}",
@@ -112,7 +110,7 @@ def suite(
             "validation": validation,
             "demo": any(inputs.is_demo(u) for u in (*training, *test)),
         }
-        needed = [predictor, models, asr_model, *auditing.lists(paths, train_paths, test_paths)]
+        needed = [*registry.places(predictor), models, asr_model, *auditing.lists(paths, train_paths, test_paths)]
         needed += [utterance.path for utterance in (*training, *test)]
         run.open_run(out, record, resume=resume, overwrite=overwrite, needed=needed)
         for number, leg in enumerate(left, start=1):
@@ -171,6 +169,13 @@ def combinations(spaces: Iterable[str] | str, attackers: Iterable[str] | str) ->
         raise ValueError("Name at least one attacker and one space.")
     here = {space: ("", space) if space in shared else (space,) for space in places}
     return {space: list(dict.fromkeys(kind for own, kind in pairs if own in here[space])) for space in places}
+
+
+def check_options(options: Iterable[str], combined: Mapping[str, Sequence[str]]) -> None:
+    """Refuses options of attackers that are in none of the spaces."""
+    for name in _names("attacker", options, attacking.KINDS):
+        if not any(name in kinds for kinds in combined.values()):
+            raise ValueError(f"{name} has options, and is not among the attackers.")
 
 
 def _names(what: str, given: Iterable[str] | str, known: Iterable[str]) -> list[str]:

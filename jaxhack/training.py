@@ -48,7 +48,8 @@ def train(
       steps: optimisation steps.
       batch: crops B of one step.
       folder: where checkpoints and ``training.jsonl`` live.
-      observe: called after every host step with the number of steps done and metrics ``[n, k]``.
+      observe: called before the first host step and after every one, with the number of steps done and the metrics
+        ``[n, k]`` of that one.
 
     Returns:
       The trained states, leading axis k.
@@ -74,6 +75,7 @@ def train(
             states = restore(manager, done, states)
         log = folder / "training.jsonl"
         keep_lines(log, done)
+        observe(done, {})
         for first in range(done, steps, span):
             points = crops.take(_indices(seed, attackers, range(first, first + span), batch, crops.size))
             states, metrics = jax.device_get(advance(weights, states, jnp.int32(first), points))

@@ -6,6 +6,8 @@ import io
 import itertools
 import json
 import os
+import re
+import shlex
 from collections.abc import Callable, Mapping, Sequence
 from functools import partial
 from pathlib import Path, PurePath
@@ -96,6 +98,11 @@ def transfer(
       ValueError: a run is unfinished, lacks what a transfer needs, or its weights or recordings are others now.
     """
     runs, predictors, paths = inputs.several(runs), inputs.several(predictors), inputs.several(paths)
+    if (made := Path(out) / TABLE).exists() and not (resume or overwrite):
+        raise ValueError(
+            f"{made} exists: continue its transfer with --resume, replace it with --overwrite, or name another "
+            "folder with --out."
+        )
     if any(Path(out).resolve() == Path(given).resolve() for given in runs):
         raise ValueError(f"{out} is the run itself: give the transfer a folder of its own.")
     found = expand(runs)
@@ -105,7 +112,7 @@ def transfer(
     registry.distinct("predictor", [judge.name for judge in judges])
     families = {one.patching: _family(one, attacked, models) for one in found} if not judges else {}
     others = inputs.collect(paths) if paths else None
-    needed = [*runs, *(one.folder for one in found), *predictors, attacked, models, *paths]
+    needed = [*runs, *(one.folder for one in found), *registry.places(*predictors, attacked), models, *paths]
     out, lines = Path(out), []
     for one, source in zip(found, sources, strict=True):
         itself = None if others else line(source, report.read(source.folder))
@@ -185,9 +192,7 @@ def _family(
     if found.patching is None:
         raise ValueError(f"{found.folder} is of no patching: name the predictors that are to judge (--predictor).")
     stored = run.read(found.patching / run.RECORD)["record"]["predictor"]
-    if not attacked:
-        named_by(found.patching, stored["name"])
-    parent = registry.predictor(attacked or stored["name"], models=models)
+    parent = _attacked(found.patching, attacked, stored, models)
     _same(found.patching, parent.name, parent.weights, stored["weights"])
     later = map(partial(_after, found.patching), itertools.count(1))
     rounds = itertools.takewhile(lambda folder: (folder / patched.RECORD).exists(), later)
@@ -228,9 +233,7 @@ def load(
     stored = record["predictor"]
     if found.patching and found.number > 1:
         attacked = _after(found.patching, found.number - 1)
-    if not attacked:
-        named_by(folder, stored["name"])
-    played = registry.predictor(attacked or stored["name"], models=models, sample_rate=stored["sample_rate"])
+    played = _attacked(folder, attacked, stored, models, sample_rate=stored["sample_rate"])
     _same(folder, played.name, played.weights, stored["weights"])
     if played.name != stored["name"]:
         raise ValueError(f"The attackers of {folder} were played against {stored['name']}, not {played.name}.")
@@ -241,19 +244,47 @@ def load(
     return Source(found.label, folder, record, settings, played, chain, panel, training, test, noted, best_of)
 
 
-def named_by(folder: Path, name: str) -> None:
-    """Refuses a predictor's name in a run's record that leads to code or files, which whoever wrote it has chosen."""
-    if not registry.listed(name):
-        raise ValueError(
-            f"{folder} attacked {name!r}, whose name alone does not lead to it: give --attacked what does."
-        )
-
-
 def _settings(folder: Path, record: Mapping[str, Any]) -> Settings:
     try:
         return Settings(**record["settings"])
     except (ValueError, TypeError) as error:
         raise ValueError(f"{folder / run.RECORD} holds other settings than an audit's: {error}") from error
+
+
+def _attacked(
+    folder: Path,
+    given: str | os.PathLike[str] | Callable | Predictor | None,
+    stored: Mapping[str, Any],
+    models: str | os.PathLike[str] | None,
+    *,
+    sample_rate: int | None = None,
+) -> Predictor:
+    """The predictor of a run: the one that is given, or the one that its record names."""
+    if not given:
+        named_by(folder, stored["name"])
+    return registry.predictor(given or stored["name"], models=models, sample_rate=sample_rate)
+
+
+def named_by(folder: Path, name: str) -> None:
+    """Refuses a predictor's name in a run's record that is not of the list.
+
+    A patched predictor is called by its weights there, and any other may lead to code or files that whoever wrote the
+    record has chosen.
+    """
+    if registry.listed(name):
+        return
+    given = in_place(name)
+    if given == name:
+        raise ValueError(f"{folder} attacked {name!r}, which is not in the list of models: name it by --attacked.")
+    raise ValueError(
+        f"{folder} attacked {name}, and a patched predictor is found by its folder alone: name it by --attacked "
+        f"{shlex.quote(given)}."
+    )
+
+
+def in_place(name: str) -> str:
+    """A recorded name with DIR/patched where it calls a patched predictor by its weights."""
+    return re.sub(r"^.*-patched-[0-9a-f]{6}$|[^(),]+-patched-[0-9a-f]{6}", "DIR/patched", name)
 
 
 def _listed(noted: Sequence[Mapping[str, Any]], half: str) -> list[inputs.Utterance]:
@@ -310,11 +341,11 @@ def line(source: Source, summary: Mapping[str, Any]) -> dict[str, Any]:
 def table(lines: Sequence[Mapping[str, Any]]) -> Table:
     """The matrix for a terminal of 80 columns: attackers trained on A, judged by B."""
     made = bare_table(
-        "hacked: of the worst attacker, with its mean gain and the 90th percentile (score); best of n: of "
+        "hacked: of the worst attacker, with its mean gain and the 90th percentile of it (p90, MOS); best of n: of "
         "random actions, chosen by the predictor that was attacked. A line in bold is the run itself.",
     )
     made.add_column("attackers, and who judges", overflow="fold")
-    for head in ("hacked", "gain", "90 %", "random", "best of n", "n"):
+    for head in ("hacked", "gain", "p90", "random", "best of n", "n"):
         made.add_column(head, justify="right", no_wrap=True)
     before = None
     for entry in lines:

@@ -58,6 +58,7 @@ class Predictor(NamedTuple):
     max_samples: int | None = None  # the longest input judged in one piece; None: any
     at_rate: Callable[[int], "Predictor"] | None = None  # the same predictor at another native rate (Hz)
     weights: Mapping[str, str] = {}  # file name -> sha256
+    trainable: PyTree = True  # bools, a prefix of `params`: what training may move, not the codec of a defence
 
     def score(self, params: PyTree, wav: Array, length: Array) -> Array:
         """The score R(wav): ``(params, wav [T], length []) -> []``."""

@@ -24,11 +24,11 @@ def test_the_smallest_size(tmp_path, capsys, monkeypatch):
     attack_suite.main([str(a) for a in [*arguments, tmp_path / "work"]])
     printed = capsys.readouterr().out
     assert "| toy | waveform | 0.002 | pgd | 1, 1 |" in printed and "**any attack**" in printed
-    before = (tmp_path / "results" / "toy" / "waveform" / "pgd" / "rows.parquet").read_bytes()
+    before = (tmp_path / "results" / "tiny" / "toy" / "waveform" / "pgd" / "rows.parquet").read_bytes()
     shutil.rmtree(tmp_path / "work")
     attack_suite.main([str(a) for a in [*arguments, tmp_path / "other"]])
     assert capsys.readouterr().out == printed
-    assert (tmp_path / "results" / "toy" / "waveform" / "pgd" / "rows.parquet").read_bytes() == before
+    assert (tmp_path / "results" / "tiny" / "toy" / "waveform" / "pgd" / "rows.parquet").read_bytes() == before
 
 
 def test_the_committed_results_make_the_table_of_the_attack_suite():

@@ -48,6 +48,8 @@ def test_draws_without_a_score_count_as_infinite():
     found = certificate(scores, radius=0.0, sigma=1.0, alpha=0.01)
     assert (found.failed, found.upper, found.reason) == (5, 18.0, "")
     worse = certificate(scores, radius=1.0, sigma=1.0, alpha=0.1)
+    none = certificate(np.full(20, np.inf), radius=0.0, sigma=1.0, alpha=0.01)
+    assert none.upper == math.inf and none.reason == "The scores of too many draws are +inf."
     assert worse.upper == math.inf and worse.rank is not None and worse.reason.startswith("5 draws without a score")
 
 

@@ -124,7 +124,8 @@ def test_an_interruption_resumes_to_the_same_file(certified, finished, tmp_path)
     folder, copy = certified[0], copied(finished, tmp_path)
 
     def stop(stage, done, total, figures):
-        raise KeyboardInterrupt
+        if done:
+            raise KeyboardInterrupt
 
     options = {"draws": 128, "alpha": 0.01}
     with pytest.raises(KeyboardInterrupt):
@@ -135,7 +136,7 @@ def test_an_interruption_resumes_to_the_same_file(certified, finished, tmp_path)
         file.write(whole.splitlines()[2][:50])
     seen = []
     found = jh.certify_run(copy, resume=True, observe=lambda *args: seen.append(args[:3]), **options)
-    assert seen == [("certify", 2, 3), ("certify", 3, 3)] and lines_of(copy)[0] == first
+    assert seen == [("certify", 1, 3), ("certify", 2, 3), ("certify", 3, 3)] and lines_of(copy)[0] == first
     assert (copy / part.LINES).read_text() == whole
     assert found == json.loads((folder / "summary.json").read_text())["certificate"]
 
@@ -174,6 +175,20 @@ def test_where_few_draws_certify_nothing(finished, tmp_path):
     found = json.loads((copy / "summary.json").read_text())["certificate"]
     assert (found["finite"], found["utterances"], found["attackers"][0]["upper"]) == (0, 1, None)
     assert "0 of 1" in printed and "0 of 2 bounds are finite" in text_of(copy)
+
+
+def test_recordings_without_a_verdict_have_no_certificate(finished, tmp_path):
+    copy = copied(finished, tmp_path)
+    stored = rows.read(copy / "rows.parquet")
+    silent = {"status": "silent", "reason": "every sample is zero"}
+    first = stored[0]["utterance"]
+    rows.write(copy / "rows.parquet", [row | (silent if row["utterance"] == first else {}) for row in stored])
+    ended = command(copy, "--draws", "5", status=1)
+    assert "1 recordings have no certificate" in ended.stderr
+    (line,) = [line for line in lines_of(copy) if line["status"] != "ok"]
+    assert line == {"utterance": first} | silent
+    found = json.loads((copy / "summary.json").read_text())["certificate"]
+    assert found["failed"] == [first] and found["utterances"] == len(lines_of(copy)) - 1 > 0
 
 
 def test_noise_in_a_latent_measures_distance_there(finished, tmp_path):
@@ -224,9 +239,17 @@ def test_what_cannot_be_certified_is_refused_in_one_sentence(certified, finished
         assert f"attacked {name}, and only a predictor behind noise has a certificate" in refused(copy)
     (copy / "evil.py").write_text("raise SystemExit('it was run')")
     monkeypatch.syspath_prepend(copy)
-    for name in ("evil:f", "smoothed(evil:f,waveform=0.02)", "smoothed(mean(toy,evil:f),waveform=0.02)"):
+    for name, given in (
+        ("toy-patched-abc123", "audit 'smoothed(DIR/patched,waveform=0.01)' or the like."),
+        (
+            PREDICTOR.replace("toy", "toy-patched-abc123"),
+            f"by --attacked '{PREDICTOR.replace('toy', 'DIR/patched')}'.",
+        ),
+        ("evil:f", "audit 'smoothed(evil:f,waveform=0.01)' or the like."),
+        ("smoothed(mean(toy,evil:f),waveform=0.02)", "is not in the list of models: name it by --attacked."),
+    ):
         (copy / "run.json").write_text(stored.replace(PREDICTOR, name))
-        assert f"attacked '{name}', whose name alone does not lead to it: give --attacked" in refused(copy)
+        assert refused(copy).endswith(given)
     suite = {"predictor": "toy", "legs": {"a": {}}, "left_out": {}, "validation": []}
     (copy / "run.json").write_text(json.dumps({"record": suite, "versions": {}}))
     assert "is a suite: name one of its audits" in refused(copy)
@@ -241,7 +264,7 @@ def test_what_cannot_be_certified_is_refused_in_one_sentence(certified, finished
 
 DAMAGED = {
     "certificates.json": ("[]", "null", "5", "{}", "[" * 200_000),
-    "certificates.jsonl": ("{}\n", "5", "[]\n", '{"utterance": "x", "status": "ok"}\n'),
+    "certificates.jsonl": ("{}\n", "5", "[]\n", '{"utterance": "x", "status": "ok", "reason": ""}\n'),
     "recordings.jsonl": ("{}\n", "[]\n", ""),
     "inputs.json": ("[]", "5", "{}"),
 }

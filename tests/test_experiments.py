@@ -25,17 +25,17 @@ def test_table1(shared, tmp_path, capsys):
     arguments = ["--shared", shared, "--work", tmp_path / "work", "--results", tmp_path / "results"]
     table1.main([str(a) for a in arguments] + ["--only", "nisqa_0.5", "--tiny"])
     assert "| nisqa | 0.5 | 1 | 2 |" in capsys.readouterr().out
-    found = rows.read(tmp_path / "results" / "nisqa_0.5" / "rows.parquet")
+    found = rows.read(tmp_path / "results" / "tiny" / "nisqa_0.5" / "rows.parquet")
     assert [r["attacker"] for r in found] == ["grpo", "random", "random_best"] * 2
     assert all(1 < r["score_reference"] < 6 and r["status"] == "ok" for r in found)
-    summary = json.loads((tmp_path / "work" / "nisqa_0.5" / "summary.json").read_text())
+    summary = json.loads((tmp_path / "work" / "tiny" / "nisqa_0.5" / "summary.json").read_text())
     assert set(summary["weights"]) == {
         "nisqa.tar",
         "soundstream_encoder.tflite",
         "lyragan.tflite",
         "quantizer.tflite",
     }
-    page = (tmp_path / "work" / "nisqa_0.5" / "report.html").read_text()
+    page = (tmp_path / "work" / "tiny" / "nisqa_0.5" / "report.html").read_text()
     assert page.count("<audio") == 6  # x, x̂ and y of two utterances
 
 
@@ -48,9 +48,7 @@ def test_the_committed_results_make_the_table_of_the_readme():
 @pytest.mark.usefixtures("no_examples", "one_device")
 def test_certificate(tmp_path, capsys, monkeypatch):
     monkeypatch.setitem(registry.ENTRIES, "toy", registry.Entry("predictor", "toys:listed", "toys:NO_WEIGHTS", ""))
-    monkeypatch.setattr(
-        certificate, "RUNS", {"toy": certificate.Case("smoothed(toy,waveform=0.05)", "waveform", 1e-4, 9)}
-    )
+    monkeypatch.setattr(certificate, "RUNS", {"toy": certificate.Case("toy", "waveform=0.05", "waveform", 1e-4, 9)})
     monkeypatch.setattr(certificate, "SECONDS", (0.5, 1.0))
     arguments = [
         "--shared",
@@ -62,7 +60,7 @@ def test_certificate(tmp_path, capsys, monkeypatch):
     ]
     certificate.main([str(a) for a in [*arguments, "--tiny"]])
     assert "| smoothed(toy,waveform=0.05) | waveform | 0.0001 | 1 |" in capsys.readouterr().out
-    assert (tmp_path / "results" / "toy" / "certificates.jsonl").read_text().count("\n") == 1
+    assert (tmp_path / "results" / "tiny" / "toy" / "certificates.jsonl").read_text().count("\n") == 1
 
 
 def test_the_committed_results_make_the_table_of_certificates():

@@ -50,6 +50,21 @@ def test_ids_stay_apart_and_a_file_counts_once(tmp_path):
     assert ids([one / "a.wav", two / "a.wav"]) == [str(one / "a.wav"), str(two / "a.wav")]
 
 
+@pytest.mark.parametrize("column", ["mos", "system", "speaker"])
+def test_lines_of_one_file_that_disagree_are_refused_and_others_are_joined(tmp_path, column):
+    (tmp_path / "a.wav").touch()
+    raw, more = tmp_path / "raw.csv", tmp_path / "more.csv"
+    raw.write_text(f"file,{column}\na.wav,1\na.wav,2\n")
+    with pytest.raises(ValueError, match=f"a.wav' is listed twice, with {column} '1' and with {column} '2'"):
+        collect([raw])
+    raw.write_text(f"file,{column}\na.wav,\na.wav, 4\n./a.wav,4\n")
+    more.write_text("file,note\na.wav,loud\n")
+    for order in ([raw, more], [more, raw]):
+        (found,) = collect([tmp_path / "a.wav", *order])
+        said = found.speaker if column == "speaker" else found.meta[column]
+        assert said.strip() == "4" and found.meta["note"] == "loud"
+
+
 def test_a_name_that_is_not_utf8_is_printable(tmp_path):
     name = b"caf\xe9.wav"
     try:

@@ -10,7 +10,8 @@ import pytest
 import toys
 
 import jaxhack as jh
-from jaxhack import audio, registry
+from jaxhack import audio, defences, registry, spaces
+from jaxhack.ensemble import ensemble
 from jaxhack.patch import losses, patched, regression, replay
 from jaxhack.patch.clips import store
 from jaxhack.patch.fitting import LOG, Term, adamw, fit
@@ -154,6 +155,16 @@ def test_a_loss_that_is_not_finite_stops(tmp_path):
         )
 
 
+@pytest.mark.parametrize(
+    ("what", "loss"),
+    [("score", lambda params, x: params * jnp.nan), ("gradient", lambda params, x: (0 * params) ** 0.5)],
+)
+def test_a_predictor_without_a_finite_score_or_gradient_is_named_as_the_cause(what, loss, tmp_path):
+    ones = {"a": np.ones(3, np.float32)}
+    with pytest.raises(ValueError, match=f"predictor gives no finite {what} for a, before anything was learned"):
+        fit(jnp.float32(1.0), [Term("a", loss)], lambda step: ones, optax.sgd(0.1), steps=5, folder=tmp_path)
+
+
 def test_terms_add_up_with_their_weights(tmp_path):
     """One step of SGD moves by the weighted sum of both means."""
     moved = fit(
@@ -174,6 +185,24 @@ def test_another_rate_for_the_head():
     assert np.allclose(changes["output"]["w"] / changes["body"]["w"], 100, rtol=1e-3)
     with pytest.raises(ValueError, match="begins with outptu/; there are body, output"):
         adamw(params, 1e-3, head=("outptu/",))
+
+
+def test_a_defence_is_not_trained_only_what_is_behind_it(tmp_path):
+    chain, inner = toys.codec(), toys.predictor()
+    noise = defences.Noise(0.5, chain, spaces.Statistics(*np.full((2, toys.CHANNELS), 0.25, np.float32)))
+    both = [defences.denoised(inner, chain), defences.smoothed(inner, noise, draws=2)]
+    defended = ensemble(both, "mean")
+    assert registry.at_rate(defended, 2 * toys.RATE).trainable == defended.trainable
+    clips = store([(clip(0), 4.5)], tmp_path / "clips.bin")
+    rates = {"learning_rate": 0.01, "head": ("0/0",), "head_learning_rate": 0.1}
+    sizes = {"steps": 2, "batch": 1, "crop_seconds": 0.02}
+    found = regression.train(defended, clips, folder=tmp_path / "fit", **sizes, **rates)
+    before, after = jax.device_get((defended.params, found.params))
+    for (mine, *fixed), (now, *still), fast in zip(before, after, (True, False), strict=True):
+        moved = np.abs(now - mine)
+        assert moved.min() > 0 and (moved.max() > 0.05) == fast
+        for x, y in zip(jax.tree.leaves(fixed), jax.tree.leaves(still), strict=True):
+            assert np.asarray(x).tobytes() == np.asarray(y).tobytes()
 
 
 def test_what_cannot_be_trained(tmp_path):

@@ -33,9 +33,8 @@ PGD = {"attackers": "pgd", "options": {"pgd": {"steps": 3}}}
 @pytest.fixture(scope="module")
 def listed():
     with pytest.MonkeyPatch.context() as monkeypatch:
-        monkeypatch.setitem(
-            registry.ENTRIES, "toy", registry.Entry("predictor", "toys:listed", "toys:NO_WEIGHTS", "")
-        )
+        for name, kind, make in (("toy", "predictor", "listed"), ("chain", "codec", "listed_chain")):
+            monkeypatch.setitem(registry.ENTRIES, name, registry.Entry(kind, f"toys:{make}", "toys:NO_WEIGHTS", ""))
         yield
 
 
@@ -171,7 +170,11 @@ def test_a_patched_predictor_is_patched_again_and_short_recordings_make_no_pairs
 @pytest.mark.parametrize("source", BLIND)
 def test_pairs_that_no_detector_saw(source, clips, tmp_path):
     recipe = Recipe(**RECIPE | {"rounds": 1, "fit_steps": 2, "source": source})
-    summary = run([clips], out=tmp_path / "out", recipe=recipe, **{**SETTINGS, "seeds": 3})
+    behind = "denoised(toy,chain)" if source == "noise" else "toy"
+    summary = run([clips], out=tmp_path / "out", recipe=recipe, **{**SETTINGS, "seeds": 3, "predictor": behind})
+    if source == "noise":
+        (mine, codec), (now, still) = (jh.predictor(name).params for name in (behind, tmp_path / "out" / "patched"))
+        assert np.all(mine != now) and all(np.all(codec[name] == still[name]) for name in codec)
     (folder,) = {path.parent for path in (tmp_path / "out" / "rounds" / "1").rglob("pairs")}
     held = list(pairs.read(folder))
     lengths = np.concatenate([h.length for h in held])
@@ -199,7 +202,7 @@ def test_ratings_of_people_take_the_place_of_the_predictors_own(clips, tmp_path)
     assert json.loads((tmp_path / "out" / "run.json").read_text())["record"]["train"] == [a.name, c.name]
     scored = scoring.score_files(jh.predictor("toy"), inputs.collect(sorted(clips.parent.glob("*.wav"))[:4]))
     before = np.mean([(row["score"] - 2.5) ** 2 for row in scored if row["score"] is not None])
-    assert summary["labels"] == "people" and summary["distance"] == pytest.approx(before)
+    assert summary["labels"] == "people" and summary["distance_before"] == pytest.approx(before)
     assert summary["rounds"][0]["distance"] > 0
     with pytest.raises(ValueError, match="both rated and of the split train"):
         run([clips], out=tmp_path / "no", recipe=recipe, rated=[one._replace(split="test") for one in rated])
@@ -219,6 +222,16 @@ def test_ratings_of_people_take_the_place_of_the_predictors_own(clips, tmp_path)
         ({"codecs": [toys.codec()._replace(name="../../esc")]}, "becomes a folder's, which '../../esc' cannot be"),
         ({"codecs": []}, "a codec for a space that has one"),
         ({"spaces": "codes"}, "pgd"),
+        ({"options": {"universal": {"steps": 1}}}, "universal has options, and is not among the attackers"),
+        ({"options": {"foo": {"steps": 1}}}, "Unknown attacker 'foo'"),
+        ({"recipe": {"source": "noise"}}, "Pairs of the source noise have no use for attackers"),
+        ({"recipe": {"source": "pgd"}, "attackers": (), "spaces": "bogus"}, "source pgd have no use for spaces"),
+        ({"recipe": {"source": "pgd"}, "attackers": (), "options": {"nes": {}}}, "nes has options, and is not"),
+        ({"recipe": {"source": "random"}, "attackers": ()}, "source random have no use for options"),
+        (
+            {"recipe": {"source": "random"}, "attackers": (), "options": {}, "spaces": "bogus"},
+            "Unknown space 'bogus'",
+        ),
     ],
 )
 def test_faults_are_found_before_anything_is_computed(clips, tmp_path, changes, message):
@@ -226,6 +239,38 @@ def test_faults_are_found_before_anything_is_computed(clips, tmp_path, changes, 
         made = Recipe(**changes.pop("recipe")) if "recipe" in changes else Recipe()
         run([clips], out=tmp_path / "out", recipe=made, **PGD | changes)
     assert not (tmp_path / "out" / "run.json").exists()
+
+
+@pytest.mark.parametrize("labels", ["people", "itself"])
+def test_recordings_that_gave_nothing_are_named(labels, clips, tmp_path):
+    (tmp_path / "text.wav").write_text("hello")
+    audio.write(tmp_path / "silent.wav", np.zeros(9000, np.float32), toys.RATE)
+    audio.write(tmp_path / "short.wav", toys.speechlike(0.9, 1)[: toys.HOP - 1], toys.RATE)
+    audio.write(tmp_path / "good.wav", toys.speechlike(0.9, 1), toys.RATE)
+    bad = {"text.wav": "not audio", "silent.wav": "Every sample is zero", "short.wav": "toy needs 0.001 s"}
+    sizes = "--predictor toy --source noise --rounds 1 --fit-steps 1 --fit-seconds 0.1 --seeds 1 --profile quick"
+    halves = ["--test", clips.parent / "a0.wav", "--train", tmp_path / "silent.wav"]
+    if labels == "people":
+        (tmp_path / "labels.csv").write_text(
+            "file,mos,split\n" + "".join(f"{n},3,train\n" for n in [*bad, "good.wav"])
+        )
+        halves += ["--train", tmp_path / "good.wav", "--ratings", f"csv:{tmp_path}"]
+    else:
+        refused = CliRunner().invoke(
+            main, ["patch", *sizes.split(), *map(str, halves), "--out", str(tmp_path / "no")]
+        )
+        assert refused.exit_code == 2
+        assert "None of the training recordings can be used; the first, 'silent.wav': Every sample" in refused.stderr
+        halves += [
+            part for name in ("good.wav", *bad) if name != "silent.wav" for part in ("--train", tmp_path / name)
+        ]
+    ended = CliRunner().invoke(main, ["patch", *sizes.split(), *map(str, halves), "--out", str(tmp_path / "out")])
+    assert ended.exit_code == 1 and "3 recordings gave nothing to learn from" in ended.stderr, ended.output
+    summary = json.loads((tmp_path / "out" / "summary.json").read_text())
+    assert sorted(line.partition(": ")[0] for line in summary["unread"]) == sorted(bad) and summary["clips"] >= 1
+    assert all(reason in str(summary["unread"]) for reason in bad.values())
+    assert any("recordings gave nothing" in warning for warning in summary["warnings"])
+    assert all(name in (tmp_path / "out" / "report.html").read_text() for name in bad)
 
 
 def test_the_command(clips, monkeypatch):
@@ -236,6 +281,7 @@ def test_the_command(clips, monkeypatch):
     found = {"in_loop": {"latent-lyra/grpo": entry, "waveform/pgd": entry}, "distance": 0.01}
     rounds = [found | {"round": k, "pairs": 10 * k} for k in (1, 2)]
     summary = {"source": "hacks", "labels": "self-distillation", "warnings": ["Mind this."], "rounds": rounds}
+    summary["unread"] = []
     monkeypatch.setattr("jaxhack.patch.loop.patch", lambda *args, **more: calls.append((args, more)) or summary)
     flags = "--predictor nisqa --codec lyra,mini --attacker grpo,waveform/pgd --option pgd.steps=10 --margin 0.25"
     flags += " --rounds 2 --prefer-input --seeds 1 --out o"
@@ -246,7 +292,7 @@ def test_the_command(clips, monkeypatch):
     assert given["codecs"] == ["lyra", "mini"] and given["attackers"] == ["grpo", "waveform/pgd"]
     assert given["options"] == {"pgd": {"steps": 10}} and given["seeds"] == 1 and given["steps"] is None
     printed = [" ".join(line.split()) for line in result.stdout.splitlines()]
-    assert "1 latent-lyra/grpo 0.750 0.500 +0.12 9 10 0.0100" in printed
+    assert "1 latent-lyra/grpo 0.750 0.500 +0.12 9 10 0.01" in printed
     assert "waveform/pgd 0.750 0.500 +0.12 9" in printed
     assert max(map(len, result.stdout.splitlines())) <= 80 and "Mind this." in result.output
     assert "Report: o/report.html" in result.stdout and "Predictor: o/patched" in result.stdout

@@ -1,6 +1,7 @@
 """What callers name: one path alone, names that no file system takes, and what must not be overwritten."""
 
 import io
+import itertools
 import json
 from pathlib import Path
 
@@ -92,8 +93,13 @@ def hardened(tmp_path) -> Path:
     return out
 
 
-@pytest.mark.parametrize("name", ["audit", "suite", "patch"])
-@pytest.mark.parametrize("inside", ["predictor", "recordings", "listed"])
+@pytest.mark.parametrize(
+    ("name", "inside"),
+    [
+        *itertools.product(["audit", "suite", "patch"], ["predictor", "recordings", "listed"]),
+        *itertools.product(["audit", "suite"], ["a part"]),
+    ],
+)
 def test_a_run_is_not_overwritten_by_one_that_needs_it(name, inside, hardened, tmp_path):
     clips = hardened / "mine" / "list.csv"
     if inside == "recordings":
@@ -105,7 +111,9 @@ def test_a_run_is_not_overwritten_by_one_that_needs_it(name, inside, hardened, t
             "".join(f"{u.path},{u.speaker}\n" for u in inputs.collect(hardened / "examples" / "list.csv"))
         )
         clips.write_text("file,speaker\n" + clips.read_text())
-    predictor = hardened / "patched" if inside == "predictor" else "toy"
+    predictor = {"predictor": hardened / "patched", "a part": f"min( {hardened / 'patched'} , toy )"}.get(
+        inside, "toy"
+    )
     given = {"predictor": predictor, "out": hardened, "overwrite": True, "profile": "quick"}
     chains = {"codecs": toys.codec()} if name == "patch" else {"codec": toys.codec()}
     alone = {"spaces": "latent", "attackers": "pgd"} if name == "suite" else {}
@@ -116,11 +124,27 @@ def test_a_run_is_not_overwritten_by_one_that_needs_it(name, inside, hardened, t
     assert sorted(hardened.rglob("*")) == before
 
 
-def test_what_no_run_writes_may_lie_in_a_folder_that_is_overwritten(hardened):
-    composed = f"min({hardened / 'patched'},nisqa)"
+@pytest.mark.parametrize(
+    ("folder", "name"),
+    [
+        ("out", "min(nisqa,DIR)"),
+        ("out", "min( DIR , nisqa )"),
+        ("out", "smoothed( DIR , waveform=0.01,draws=2)"),
+        ("out", "denoised(mean(nisqa, min(toy,DIR) ),mini)"),
+        ("out (copy)", "min(DIR,nisqa)"),
+        ("out (copy)", "DIR"),
+    ],
+)
+def test_a_predictor_is_found_in_a_run_however_it_is_named(folder, name, hardened, tmp_path):
+    out = hardened.rename(tmp_path / folder)
+    found = registry.places(name.replace("DIR", str(out / "patched")), toys.predictor(), len, None, "nisqa", "none")
+    assert found == [out / "patched"]
     with pytest.raises(ValueError, match="patched is part of the run"):
-        run.open_run(hardened, {}, overwrite=True, needed=[composed])
-    run.open_run(hardened, {"new": 1}, overwrite=True, needed=[hardened / "mine", "nisqa", None, toys.codec()])
+        run.open_run(out, {}, overwrite=True, needed=found)
+
+
+def test_what_no_run_writes_may_lie_in_a_folder_that_is_overwritten(hardened):
+    run.open_run(hardened, {"new": 1}, overwrite=True, needed=[hardened / "mine", "nisqa", None])
     assert json.loads((hardened / run.RECORD).read_text())["record"] == {"new": 1}
     assert (hardened / "mine").exists() and not (hardened / "patched").exists()
 

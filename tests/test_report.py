@@ -111,7 +111,7 @@ def write_extras(folder):
         tone = 0.25 * np.sin(2 * np.pi * 500 * (i + 1) * np.arange(4000) / 16000)
         soundfile.write(folder / "examples" / files[key], tone, 16000, subtype="PCM_16")
     example = {
-        "label": "most hacked",
+        "label": "largest gain",
         "utterance": HOSTILE,
         "attacker": "grpo",
         "seed": 0,

@@ -184,7 +184,7 @@ def test_an_unfinished_run_says_so(tmp_path):
     said = text_of(folder)
     assert "At a first look and so far, the worst of 2 fresh attackers hacked toy on 75 %" in said
     assert "not finished: 1 of 3 rounds are." in said and "none has met it since" in said
-    assert "40 pairs after round 1 are few to learn from: its fit drew one of them 12000 times" in said
+    assert "40 pairs after round 1 are few to learn from: its fit drew each about 300 times" in said
     save(folder / "rounds" / "2" / LATENT / "summary.json", audited([0.5, 0.125]))
     summary = patching.make(folder)
     assert summary["rounds"][1] == {

@@ -4,6 +4,7 @@ import csv
 import json
 import shutil
 
+import numpy as np
 import pytest
 import toys
 
@@ -26,8 +27,8 @@ def test_the_smallest_size(tmp_path, capsys, monkeypatch):
     run.main([str(a) for a in [*arguments, tmp_path / "work"]])
     printed = capsys.readouterr().out
     assert "| undefended | 1 |" in printed and "attackers of loop-multi" in printed and "**H1" in printed
-    assert "Still to be made" not in printed and (tmp_path / "results" / "tiny" / "in_loop.svg").exists()
-    folder = tmp_path / "results" / "tiny"
+    assert "Still to be made" not in printed and (tmp_path / "results" / "tiny" / "tiny" / "in_loop.svg").exists()
+    folder = tmp_path / "results" / "tiny" / "tiny"
     with (folder / "undefended-0" / "scores.csv").open(newline="") as file:
         heard = list(csv.DictReader(file))
     trained = json.loads((folder / "loop-multi-0" / "patch" / "run.json").read_text())["record"]["train"]
@@ -39,6 +40,24 @@ def test_the_smallest_size(tmp_path, capsys, monkeypatch):
     assert capsys.readouterr().out == printed
     assert stored == {path: path.read_bytes() for path in folder.rglob("*") if path.is_file()}
     assert not any(str(tmp_path).encode() in content for content in stored.values()), "a path of this machine"
+
+
+def test_a_difference_is_of_whole_speakers(tmp_path):
+    """Against its own definition: two speakers of 1 and 3 utterances, drawn twice with return."""
+    (tmp_path / "small" / "undefended-0").mkdir(parents=True)
+    scores = "set,id,speaker,system,mos,score\ntest,a,x,,,3\ntest,b,y,,,3\ntest,c,y,,,3\ntest,d,y,,,3\n"
+    (tmp_path / "small" / "undefended-0" / "scores.csv").write_text(scores)
+    found = table.Found(presets.SMALL, tmp_path / "small")
+    before = {("0", name): 1.0 for name in "abcd"}
+    value, low, high = table.difference(found, before, {("0", "a"): 1.0, **{("0", name): 0.0 for name in "bcd"}})
+    assert (value, low, high) == (0.75, 0.0, 1.0)
+    assert np.isnan(table.difference(found, before, {("1", "a"): 1.0})).all()
+
+
+def test_decisions_wait_for_every_run(tmp_path):
+    (tmp_path / "small" / "undefended-0").mkdir(parents=True)
+    printed = table.table(tmp_path)
+    assert "Still to be made: undefended-0" in printed and "**H1" not in printed
 
 
 def test_the_paper_needs_ratings(tmp_path):

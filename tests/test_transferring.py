@@ -130,7 +130,7 @@ def test_other_recordings_are_told_from_the_training_ones(clips, trained, tmp_pa
     assert any("'copy.wav', hold the very audio of a training recording" in w for w in summary["warnings"])
     with pytest.raises(ValueError, match="in both the train and the test set"):
         jh.transfer([trained], [clips / record["train"][0]], **options | {"out": tmp_path / "no"})
-    with pytest.raises(ValueError, match="not empty"):
+    with pytest.raises(ValueError, match=r"transfer\.csv exists: continue its transfer with --resume"):
         jh.transfer([trained], [tmp_path / "new"], **options)
     again = jh.transfer([trained], [tmp_path / "new"], **options, resume=True)
     assert again == [line]
@@ -235,6 +235,12 @@ def test_what_cannot_be_transferred_is_refused_in_one_sentence(trained, moved, c
     (copy / "run.json").write_text(stored.replace('"saturation": 40.0', '"saturation": 41.0'))
     assert "The panel of" in refused([copy], out=out)
     (copy / "run.json").write_text(stored)
+    for name, given in (("toy", "DIR/patched"), ("min(nisqa,toy", "'min(nisqa,DIR/patched)'")):
+        patched = f"{name}-patched-abc123{')' if '(' in name else ''}"
+        (copy / "run.json").write_text(stored.replace('"name": "toy"', f'"name": "{patched}"', 1))
+        assert f"attacked {patched}, and a patched predictor" in (sentence := refused([copy], out=out))
+        assert sentence.endswith(f"name it by --attacked {given}.")
+    (copy / "run.json").write_text(stored)
     witness = other()._replace(name="estoi")
     assert "estoi is a witness on the panel" in refused([copy], predictors=[witness], out=out)
     noted = (copy / "recordings.jsonl").read_text()
@@ -267,6 +273,10 @@ def test_what_cannot_be_transferred_is_refused_in_one_sentence(trained, moved, c
     (copy / "summary.json").unlink()
     assert "is no finished run" in refused([copy], out=out)
     assert not out.exists() or not any(out.rglob("rows.parquet"))
+    (tmp_path / "mine").mkdir()
+    (tmp_path / "mine" / "transfer.csv").write_text("mine")
+    assert "transfer.csv exists" in refused([trained], out=tmp_path / "mine")
+    assert [path.name for path in (tmp_path / "mine").iterdir()] == ["transfer.csv"]
 
 
 def test_a_record_runs_no_code(rounds, trained, tmp_path, monkeypatch):
@@ -280,7 +290,7 @@ def test_a_record_runs_no_code(rounds, trained, tmp_path, monkeypatch):
             stored = json.loads(record.read_text())
             stored["record"]["predictor"]["name"] = ("evil:f", f"min(toy,{rounds / 'patched'})", "min(evil:f,toy)")[i]
             record.write_text(json.dumps(stored))
-        assert "whose name alone does not lead to it: give --attacked" in refused(
+        assert "is not in the list of models: name it by --attacked" in refused(
             [copy], predictors=judges, out=tmp_path / "out"
         )
 

@@ -110,6 +110,11 @@ def listed_codec(paths: dict) -> Codec:
     return codec()
 
 
+def listed_chain(paths: dict) -> Codec:
+    """As an entry called chain makes it."""
+    return codec()._replace(name="chain")
+
+
 def bursts(samples: int, seed: int = 0) -> np.ndarray:
     """Noise with a slow envelope, in which every band and every level occurs."""
     random = np.random.default_rng(seed)

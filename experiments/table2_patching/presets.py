@@ -18,7 +18,7 @@ class Loop(NamedTuple):
     """Where the pairs come from that a predictor is trained on, and how."""
 
     codecs: tuple[str, ...] = ()
-    attackers: tuple[str, ...] = ()  # with their spaces
+    attackers: tuple[str, ...] = ()  # with their spaces; none of pairs that no detector looks at
     recipe: Mapping[str, Any] = {}  # beside the preset's
     draws: int | None = None  # attackers, or pairs of an utterance, of each source; None: the preset's `seeds`
 
@@ -36,6 +36,7 @@ class Preset(NamedTuple):
     in_loop: Mapping[str, Mapping[str, Any]]  # options of attackers inside a loop
     seconds: tuple[float, float] = (0.0, 30.0)  # recordings between these
     limit: int | None = None  # recordings of each list
+    registered: bool = False  # whether PREREGISTRATION.md is about it
 
     @property
     def runs(self) -> list[str]:
@@ -61,9 +62,9 @@ def _loops(codec: str, codecs: tuple[str, ...], draws: int | None, blind: int | 
         f"{SINGLE}-consistency": Loop((codec,), single, {"consistency": 1.0}, draws),
         f"{SINGLE}-gradient-norm": Loop((codec,), single, {"gradient_norm": 0.002}, draws),
         MULTI: Loop(codecs, multi, {}, draws),
-        "noise-pairs": Loop((), ("noise/square",), {"source": "noise"}, blind),
-        "pgd-pairs": Loop((), ("waveform/pgd",), {"source": "pgd"}, blind),
-        RANDOM: Loop((codec,), single, {"source": "random"}, blind),
+        "noise-pairs": Loop((), (), {"source": "noise"}, blind),
+        "pgd-pairs": Loop((), (), {"source": "pgd"}, blind),
+        RANDOM: Loop((codec,), (), {"source": "random"}, blind),
     }
 
 
@@ -88,6 +89,7 @@ SMALL = Preset(
     sizes={"profile": "standard", "seeds": 1, "steps": 60, "batch": 4, "group": 4, "crop_seconds": 2.0},
     in_loop={"pgd": {"steps": 10}},
     seconds=(2.2, 3.6),
+    registered=True,
 )
 
 # Needs the weights of SSL-MOS, EnCodec and DAC, BVCC, and an accelerator; nobody has run it.
@@ -116,7 +118,7 @@ TINY = SMALL._replace(
     defences={
         UNDEFENDED: None,
         MULTI: Loop((), ("waveform/pgd",)),
-        RANDOM: Loop((), ("waveform/pgd",), {"source": "random"}),
+        RANDOM: Loop(("mini",), (), {"source": "random"}),
     },
     attacks={"waveform-pgd": Attack("waveform", "pgd", options={"steps": 1})},
     seeds=(0,),

@@ -8,6 +8,8 @@ another machine can go on. ``README.md`` holds what ``--table`` prints from them
 """
 
 import csv
+import json
+import os
 import shutil
 from collections.abc import Callable, Sequence
 from pathlib import Path
@@ -56,9 +58,9 @@ def recordings(preset: Preset, shared: Path, work: Path) -> Speech:
         degraded = [row | {"speaker": clean[row["clean_file"]]["speaker"]} for row in csv.DictReader(file)]
     low, high = preset.seconds
     fits = {name for name, row in clean.items() if low < float(row["seconds"]) <= high}
-    familiar = [(shared / "speech" / name, clean[name]["speaker"]) for name in sorted(fits)]
+    familiar = [(name, shared / "speech" / name, clean[name]["speaker"]) for name in sorted(fits)]
     familiar += [
-        (shared / "degraded" / row["file"], row["speaker"])
+        (row["file"], shared / "degraded" / row["file"], row["speaker"])
         for row in degraded
         if row["condition"] in FAMILIAR and row["clean_file"] in fits
     ]
@@ -80,7 +82,7 @@ def recordings(preset: Preset, shared: Path, work: Path) -> Speech:
     ][: preset.limit]
     heard = [Rated(u.id, u.path, None, None, None, "test", {"speaker": u.speaker}) for u in test]
     train_list, test_list = (
-        _listed(work / f"{name}.csv", [(u.path, u.speaker) for u in half])
+        _listed(work / f"{name}.csv", [(u.id, u.path, u.speaker) for u in half])
         for name, half in (("train", train), ("test", test))
     )
     return Speech(train_list, test_list, {"test": heard, "foreign": foreign}, [])
@@ -90,7 +92,9 @@ def rated(ratings: str, others: Sequence[str], work: Path) -> Speech:
     """Rated speech: the paper's, BVCC's training and test split, and its out-of-domain sets."""
     found = data.read(ratings)
     halves = {half: [one for one in found if one.split == half] for half in ("train", "test")}
-    lists = [_listed(work / f"{half}.csv", [(one.audio, _speaker(one)) for one in halves[half]]) for half in halves]
+    lists = [
+        _listed(work / f"{half}.csv", [(one.id, one.audio, _speaker(one)) for one in halves[half]]) for half in halves
+    ]
     heard = {name: [one for one in data.read(name) if one.split == "test" and one.mos is not None] for name in others}
     return Speech(*lists, {"test": halves["test"], **heard}, found)
 
@@ -99,12 +103,12 @@ def _speaker(one: Rated) -> str:
     return one.meta.get("speaker") or one.system or one.id
 
 
-def _listed(file: Path, found: Sequence[tuple[Path, str]]) -> Path:
+def _listed(file: Path, found: Sequence[tuple[str, Path, str]]) -> Path:
     file.parent.mkdir(parents=True, exist_ok=True)
     with file.open("w", newline="") as out:
         writer = csv.writer(out)
         writer.writerow(("id", "file", "speaker"))
-        writer.writerows((path.name, path.resolve(), speaker) for path, speaker in found)
+        writer.writerows((name, path.resolve(), speaker) for name, path, speaker in found)
     return file
 
 
@@ -136,8 +140,9 @@ def run(
         elif how:
             predictor = _trained(size, how, int(seed), speech, out / "patch", **given)
             _keep(out / "patch", kept / "patch", ("run.json", "summary.json"))
+        weights = dict(jh.predictor(predictor, models=shared / "models").weights)
         for label, attack in size.attacks.items():
-            if not (kept / label / "summary.json").exists():
+            if not _attacked(kept / label, weights):
                 _audit(size, attack, predictor, int(seed), speech, out / label, **given)
                 _keep(out / label, kept / label, KEPT)
         if isinstance(how, Loop) and how.recipe.get("source", "hacks") == "hacks":
@@ -169,6 +174,13 @@ def _trained(
         **size.sizes | {"seeds": how.draws or size.sizes["seeds"], "seed": seed},
     )
     return out / "patched"
+
+
+def _attacked(folder: Path, weights: dict[str, str]) -> bool:
+    """Whether an audit is there, and of these weights: another machine may have trained others."""
+    if not (folder / "summary.json").exists():
+        return False
+    return json.loads((folder / "run.json").read_text())["record"]["predictor"]["weights"] == weights
 
 
 def _audit(
@@ -214,7 +226,8 @@ def _keep(folder: Path, kept: Path, names: Sequence[str]) -> None:
     kept.mkdir(parents=True, exist_ok=True)
     for name in names:
         if (folder / name).exists():
-            shutil.copyfile(folder / name, kept / name)
+            shutil.copyfile(folder / name, kept / f"{name}.part")
+            os.replace(kept / f"{name}.part", kept / name)
 
 
 def main(argv: Sequence[str] | None = None) -> None:

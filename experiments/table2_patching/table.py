@@ -3,8 +3,9 @@
 import base64
 import csv
 import json
+import math
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from functools import cache
+from functools import cache, partial
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -13,11 +14,12 @@ import numpy as np
 from experiments.table2_patching.presets import MULTI, PRESETS, RANDOM, UNDEFENDED, Loop, Preset
 from jaxhack import rows
 from jaxhack.detect import Rule
-from jaxhack.report import figures
+from jaxhack.report import figures, page
 from jaxhack.stats.agreement import statistics
 from jaxhack.stats.success import judgements, summary
 
 RESAMPLES = 4000
+ROUNDING = 1e-9  # rates are ratios of small counts: what is equal must compare as equal
 REACH, COST, FAMILIAR_RANKS, HALF = 0.1, {"test": 0.05, "foreign": 0.1}, 0.95, 0.5  # of PREREGISTRATION.md
 
 
@@ -32,6 +34,11 @@ class Found(NamedTuple):
         folders = [self.folder / f"{defence}-{seed}" for seed in self.preset.seeds]
         return [folder for folder in folders if (folder / "scores.csv").exists()]
 
+    @property
+    def missing(self) -> list[str]:
+        """Runs that are not done."""
+        return [run for run in self.preset.runs if not (self.folder / run / "scores.csv").exists()]
+
 
 def table(results: Path) -> str:
     """All that is there, as Markdown."""
@@ -39,10 +46,11 @@ def table(results: Path) -> str:
 
 
 def _of(found: Found) -> str:
+    if not found.finished(UNDEFENDED):
+        return f"Still to be made: {', '.join(found.missing)}."
     known = [defence for defence in found.preset.defences if found.finished(defence)]
-    missing = [run for run in found.preset.runs if not (found.folder / run / "scores.csv").exists()]
     parts = [_table(*attacks(found, known)), _table(*fidelity(found, known)), *_replays(found), decisions(found)]
-    parts += [f"Still to be made: {', '.join(missing)}."] if missing else []
+    parts += [f"Still to be made: {', '.join(found.missing)}."] if found.missing else []
     return "\n\n".join(part for part in parts if part)
 
 
@@ -96,14 +104,9 @@ def fidelity(found: Found, known: Sequence[str]) -> tuple[list[str], list[list[s
 
 def agreement(found: Found, folder: Path, name: str) -> dict[str, float]:
     """SRCC and MSE of one run's scores of a set, against people's; where nobody rated, against the undefended."""
-    mine = {row["id"]: row for row in _scores(folder) if row["set"] == name and row["score"]}
-    undefended = next(iter(found.finished(UNDEFENDED)), None)
-    origin = {row["id"]: row for row in _scores(undefended) if row["score"]} if undefended else {}
-    rated = {key: row["mos"] or origin.get(key, {}).get("score") for key, row in mine.items()}
-    keys = [key for key, mos in rated.items() if mos]
-    scores, mos = (
-        np.array([float(values[key]) for key in keys]) for values in ({k: r["score"] for k, r in mine.items()}, rated)
-    )
+    origin = {row["id"]: row["score"] for row in _scores(found.finished(UNDEFENDED)[0]) if row["set"] == name}
+    pairs = [(row["score"], row["mos"] or origin[row["id"]]) for row in _scores(folder) if row["set"] == name]
+    scores, mos = np.array([pair for pair in pairs if all(pair)], float).reshape(-1, 2).T
     srcc, _, _, mse = statistics(scores, mos)
     return {"srcc": float(srcc), "mse": float(mse)}
 
@@ -121,7 +124,7 @@ def _replays(found: Found) -> Iterator[str]:
 
 
 def _replayed(seeds: Sequence[Sequence[Mapping[str, float]]]) -> Iterator[str]:
-    for judged in zip(*seeds, strict=True):
+    for judged in zip(*seeds, strict=False):  # a round without pairs leaves no predictor of its own
         yield f"{_mean([j['rate'] for j in judged], '.3f')}, {_mean([j['gain'] for j in judged], '+.2f')}"
 
 
@@ -131,15 +134,17 @@ def replay(folder: Path) -> dict[str, list[dict[str, float]]]:
     with (folder / "transfer.csv").open(newline="") as file:
         for line in csv.DictReader(file):
             name = line["run"].removeprefix("patch-")  # "1-latent-lyra-grpo"
-            entry = {"rate": float(line["worst_attack_success_rate"]), "gain": float(line["mean_gain"])}
-            made.setdefault(name, []).append(entry)
+            keys = {"rate": "mean_attack_success_rate", "gain": "mean_gain"}
+            made.setdefault(name, []).append({key: float(line[column] or "nan") for key, column in keys.items()})
     return made
 
 
 def decisions(found: Found) -> str:
     """What became of the hypotheses of PREREGISTRATION.md, by its rules alone."""
-    if not all(found.finished(name) for name in (UNDEFENDED, MULTI, RANDOM)):
+    if not found.preset.registered:
         return ""
+    if found.missing:
+        return f"The decisions wait for {len(found.missing)} of {len(found.preset.runs)} runs."
     lines = [
         f"- **{name}: {'undetermined' if holds is None else 'supported' if holds else 'not supported'}.** {text}"
         for name, (holds, text) in ((name, rule(found)) for name, rule in RULES.items())
@@ -151,7 +156,8 @@ def mends(found: Found) -> tuple[bool | None, str]:
     """H1: every attack that the loop met hacks less than before it."""
     before, after = (successes(found, defence) for defence in (UNDEFENDED, MULTI))
     differences = {label: difference(found, before[label], after[label]) for label in _met(found)}
-    return all(low > 0 for _, low, _ in differences.values()), "Fall of the success rate: " + _intervals(differences)
+    lows = [low for _, low, _ in differences.values()]
+    return _holds(min(lows) > 0, *lows), "Fall of the success rate: " + _intervals(differences)
 
 
 def beats_random(found: Found) -> tuple[bool | None, str]:
@@ -162,7 +168,9 @@ def beats_random(found: Found) -> tuple[bool | None, str]:
         {(label, *key): value for label in labels for key, value in side[label].items()} for side in (random, loop)
     )
     value, low, high = difference(found, *pooled)
-    return low > 0, f"Success against random pairs minus against the loop: {_interval(value, low, high)}."
+    return _holds(
+        low > 0, low
+    ), f"Success against random pairs minus against the loop: {_interval(value, low, high)}."
 
 
 def stays_narrow(found: Found) -> tuple[bool | None, str]:
@@ -178,7 +186,9 @@ def stays_narrow(found: Found) -> tuple[bool | None, str]:
     if not falls:
         return None, "No attack was kept from the loop."
     most = max(falls, key=lambda name: falls[name])
-    return falls[most] < REACH, f"The largest fall is {falls[most]:+.3f} ({most}); {REACH:g} would refute."
+    return _holds(
+        falls[most] < REACH - ROUNDING, *falls.values()
+    ), f"The largest fall is {falls[most]:+.3f} ({most}); {REACH:g} would refute."
 
 
 def keeps_its_scores(found: Found) -> tuple[bool | None, str]:
@@ -189,7 +199,9 @@ def keeps_its_scores(found: Found) -> tuple[bool | None, str]:
     ranks = float(np.mean([v["srcc"] for v in values["test"]]))
     holds = all(errors[name] <= most for name, most in COST.items()) and ranks >= FAMILIAR_RANKS
     limits = ", ".join(f"MSE {errors[name]:.3f} on {name} (at most {most:g})" for name, most in COST.items())
-    return holds, f"{limits}; SRCC {ranks:.3f} on test (at least {FAMILIAR_RANKS:g})."
+    return _holds(
+        holds, *errors.values(), ranks
+    ), f"{limits}; SRCC {ranks:.3f} on test (at least {FAMILIAR_RANKS:g})."
 
 
 def falls_in_the_loop(found: Found) -> tuple[bool | None, str]:
@@ -201,7 +213,8 @@ def falls_in_the_loop(found: Found) -> tuple[bool | None, str]:
             last = stored[-1]["in_loop"][name]
             falls.setdefault(name, []).append(first["mean_attack_success_rate"] - last["mean_attack_success_rate"])
     text = "; ".join(f"{name} {', '.join(f'{fall:+.3f}' for fall in each)}" for name, each in falls.items())
-    return all(fall > 0 for each in falls.values() for fall in each), f"Fall from the first round, by seed: {text}."
+    every = [fall for each in falls.values() for fall in each]
+    return _holds(min(every) > 0, *every), f"Fall from the first round, by seed: {text}."
 
 
 def forgets_nothing(found: Found) -> tuple[bool | None, str]:
@@ -213,7 +226,8 @@ def forgets_nothing(found: Found) -> tuple[bool | None, str]:
         if name.startswith("1-") and name.endswith("-grpo")
     }
     text = "; ".join(f"{name.removeprefix('1-')} {first:.3f} to {last:.3f}" for name, (first, last) in rates.items())
-    return all(last <= HALF * first for first, last in rates.values()) if rates else None, f"{text}."
+    holds = all(last <= HALF * first + ROUNDING for first, last in rates.values())
+    return _holds(holds, *(rate for pair in rates.values() for rate in pair)) if rates else None, f"{text}."
 
 
 def is_not_safe(found: Found) -> tuple[bool | None, str]:
@@ -222,7 +236,14 @@ def is_not_safe(found: Found) -> tuple[bool | None, str]:
     worst = {d: max((_rate(found, d, label), label) for label in found.preset.attacks) for d in known}
     safest = min(worst, key=lambda defence: worst[defence])
     rate, label = worst[safest]
-    return rate >= HALF, f"The lowest worst case is {rate:.3f}, of {safest} by {label}; below {HALF:g} would refute."
+    return _holds(
+        rate >= HALF - ROUNDING, *(each for each, _ in worst.values())
+    ), f"The lowest worst case is {rate:.3f}, of {safest} by {label}; below {HALF:g} would refute."
+
+
+def _holds(holds: bool, *numbers: float) -> bool | None:
+    """What a rule says, or None where a number that it stands on is undefined."""
+    return bool(holds) if np.isfinite(numbers).all() else None
 
 
 RULES: dict[str, Callable[[Found], tuple[bool | None, str]]] = {
@@ -256,6 +277,8 @@ def difference(found: Found, a: Mapping[tuple, float], b: Mapping[tuple, float])
     groups: dict[str, list[float]] = {}
     for key in a.keys() & b.keys():
         groups.setdefault(speakers[key[-1]], []).append(a[key] - b[key])
+    if not groups:
+        return math.nan, math.nan, math.nan
     sums = np.array([[sum(groups[name]), len(groups[name])] for name in sorted(groups)])
     drawn = np.random.default_rng(0).integers(len(sums), size=(RESAMPLES, len(sums)))
     totals = sums[drawn].sum(axis=1)
@@ -314,14 +337,17 @@ def _scores(folder: Path) -> list[dict[str, str]]:
         return list(csv.DictReader(file))
 
 
-def _mean(values: Sequence[float], form: str) -> str:
-    return format(float(np.mean(values)), form)
+def _mean(values: Sequence[float | None], form: str) -> str:
+    return page.number(float(np.mean(np.array(values, float))), form)
 
 
-def _spread(rates: Sequence[float]) -> str:
+def _spread(rates: Sequence[float | None]) -> str:
+    """Mean ± standard deviation over seeds, and in brackets the worst."""
     if len(rates) < 2:
-        return f"{rates[0]:.3f}"
-    return f"{np.mean(rates):.3f} ± {np.std(rates, ddof=1):.3f} ({max(rates):.3f})"
+        return _mean(rates, ".3f")
+    values = np.array(rates, float)
+    deviation, worst = (page.number(float(f(values)), ".3f") for f in (partial(np.std, ddof=1), np.max))
+    return f"{_mean(rates, '.3f')} ± {deviation} ({worst})"
 
 
 def _interval(value: float, low: float, high: float) -> str:

@@ -35,7 +35,7 @@ from jaxhack.cli.output import (
     write,
     written,
 )
-from jaxhack.settings import DEFAULT_CODEC, DEFAULT_PREDICTOR, Recipe
+from jaxhack.settings import BLIND, DEFAULT_CODEC, DEFAULT_PREDICTOR, Recipe
 
 # jax and what needs it are imported inside the commands: `jaxhack --help` is instant.
 
@@ -148,6 +148,8 @@ def agreement(paths, predictors, scores, models, resamples, seed, out) -> None:
     console = make_console()
     console.print(work.table(summary))
     print_warnings(console, summary["warnings"])
+    if folder:
+        console.print(f"Table: {folder / work.TABLE}", markup=False, highlight=False, soft_wrap=True)
     if any(summary["unscored"].values()):
         reasons = "the rows say why" if out else "--out DIR keeps the rows, which say why"
         click.echo(f"{max(summary['unscored'].values())} rated recordings have no score: {reasons}", err=True)
@@ -349,17 +351,22 @@ def certify(run, **options: Any) -> None:
 @main.command(epilog="\b\nExample:\n  jaxhack patch recordings.csv --predictor nisqa --profile standard")
 @click.argument("paths", nargs=-1, metavar="[PATH]...", type=click.Path())
 @click.option("--predictor", metavar="NAME", default=DEFAULT_PREDICTOR, help="A name, or a patched one's folder.")
-@click.option("--space", metavar="KIND,…", default="latent", help="Spaces of the attacks.")
+@click.option("--space", metavar="KIND,…", help="Spaces of the attacks.  [default: latent]")
 @click.option("--codec", metavar="NAME,…", default=DEFAULT_CODEC, help="Chains, for every space that has one.")
-@click.option("--attacker", metavar="NAME,…", default="grpo", help="As of audit; waveform/pgd names its space too.")
+@click.option("--attacker", metavar="NAME,…", help="As of audit; waveform/pgd names its space too.  [default: grpo]")
 @attack_options
+@click.option("--epsilon", type=float, metavar="SIZE", help="Of the perturbations.  [default: each space's]")
 @halves
 @click.option(
     "--ratings",
     metavar="SET:DIR",
     help="What people said, of its split train: a set that jaxhack.data reads, such as bvcc:DIR, or csv:DIR.",
 )
-@recipe_option("--source", "Where pairs come from: hacks that the panel witnessed; or unseen noise, pgd, random.")
+@recipe_option(
+    "--source",
+    "Where pairs come from: hacks that the panel witnessed; or unseen noise, pgd, random.",
+    metavar="|".join(("hacks", *BLIND)),
+)
 @recipe_option("--rounds", "Rounds K of attack and fit.")
 @recipe_option("--fit-steps", "Steps of AdamW in a round.")
 @recipe_option("--fit-batch", "Unattacked clips in a step, and as many pairs.")
@@ -386,16 +393,16 @@ def patch(paths, predictor, out, space, codec, attacker, options, ratings, model
     from jaxhack.patch import loop
 
     recipe = Recipe(**{field.name: given.pop(field.name) for field in fields(Recipe)})
-    attackers = listed("--attacker", attacker)
+    attackers = listed("--attacker", attacker) if attacker is not None else []
     out = out or str(Path("runs", f"{folder_name(predictor)}-patch"))
     with stoppable(), progress.display() as observe:
         summary = loop.patch(
             paths or None,
             predictor=predictor,
             codecs=listed("--codec", codec),
-            spaces=listed("--space", space),
+            spaces=listed("--space", space) if space is not None else [],
             attackers=attackers,
-            options=by_attacker(options, attackers),
+            options=by_attacker(options, attackers or ["pgd" if recipe.source == "pgd" else loop.DEFAULT_ATTACKER]),
             models=models,
             out=out,
             recipe=recipe,
@@ -406,6 +413,9 @@ def patch(paths, predictor, out, space, codec, attacker, options, ratings, model
     print_summary(summary, out)
     patched = Path(out) / loop.FOLDER
     make_console().print(f"Predictor: {patched}", markup=False, highlight=False, soft_wrap=True)
+    if summary["unread"]:
+        click.echo(f"{len(summary['unread'])} recordings gave nothing to learn from: the report says why", err=True)
+        sys.exit(1)
 
 
 @main.command(epilog="\b\nExample:\n  jaxhack report runs/nisqa")

@@ -64,7 +64,11 @@ def halves(command: Callable) -> Callable:
         "--train", "train_paths", multiple=True, metavar="PATH", help="Training recordings, with --test."
     )
     test = click.option(
-        "--test", "test_paths", multiple=True, metavar="PATH", help="Recordings that no attacker sees."
+        "--test",
+        "test_paths",
+        multiple=True,
+        metavar="PATH",
+        help="Recordings that no attacker sees; patch leaves them untouched.",
     )
     return train(test(command))
 
@@ -87,7 +91,7 @@ def attack_options(command: Callable) -> Callable:
             help="A further option of an attacker, such as pgd.steps=10.",
         ),
         sized("--seeds", "Attackers k that differ only in their seed."),
-        sized("--steps", "Optimisation steps of each attacker."),
+        sized("--steps", "Optimisation steps of each attacker that is trained; of others --option pgd.steps=."),
         sized("--batch", "Crops in a step."),
         sized("--group", "Actions drawn for a crop; at least 2."),
         sized("--crop-seconds", "Length of a training crop, s."),

@@ -45,6 +45,7 @@ def fit(
     *,
     steps: int,
     folder: Path,
+    trainable: PyTree = True,
     save_every: int = 25,
     validate: Callable[[PyTree], float] | None = None,
     validate_every: int = 100,
@@ -61,10 +62,11 @@ def fit(
       optimiser: see :func:`adamw`.
       steps: how many in all.
       folder: where checkpoints and ``fitting.jsonl`` live.
+      trainable: bools, a prefix of `params`; where it is False they stay as they are, to the bit.
       save_every: steps between checkpoints: what a crash can lose.
       validate: params -> a value to keep small, such as the error on other recordings.
       validate_every: steps between two of its calls; it is called after the last step too.
-      observe: called after every save with the steps done and the last step's losses.
+      observe: called before the first step and after every one, with the steps done and the losses of that one.
 
     Returns:
       The params of the least validation value, the earliest of equals; the last without `validate`.
@@ -72,29 +74,42 @@ def fit(
     Raises:
       ValueError: the loss is no longer finite.
     """
+    free = jax.tree.map(lambda moves, part: jax.tree.map(lambda _: moves, part), trainable, params)
+    if not all(jax.tree.leaves(free)):
+        optimiser = optax.masked(optimiser, free)  # no moments of what stays
 
     @jax.jit
-    def advance(state: State, batch: Mapping[str, PyTree]) -> tuple[State, dict[str, Array]]:
+    def advance(state: State, batch: Mapping[str, PyTree]) -> tuple[State, dict[str, Array], dict[str, Array]]:
         losses: dict[str, Array] = {}
+        sound: dict[str, Array] = {}  # whether the gradient is finite
         total = jax.tree.map(jnp.zeros_like, state.params)
         for term in terms:
             losses[term.name], slopes = mean_gradients(term.loss)(state.params, batch[term.name])
+            kept = [slope for slope, moves in zip(*map(jax.tree.leaves, (slopes, free)), strict=True) if moves]
+            sound[term.name] = jnp.all(jnp.stack([jnp.all(jnp.isfinite(slope)) for slope in kept]))
             total = jax.tree.map(lambda sum, slope, weight=term.weight: sum + weight * slope, total, slopes)
         changes, moments = optimiser.update(total, state.moments, state.params)
         moved = optax.apply_updates(state.params, changes)
-        return state._replace(params=moved, moments=moments), losses
+        moved = jax.tree.map(lambda moves, now, then: now if moves else then, free, moved, state.params)
+        return state._replace(params=moved, moments=moments), losses, sound
 
     state = State(params, jax.jit(optimiser.init)(params), params, jnp.float32(jnp.inf))
     with checkpoints(folder) as manager:
         done = manager.latest_step() or 0
         if done:
             state = restore(manager, done, jax.device_get(state))
-        log, lines = folder / LOG, []
+        log = folder / LOG
         keep_lines(log, done)
+        observe(done, {})
         for step in range(done, steps):
-            state, losses = advance(state, batches(step))
+            state, losses, sound = advance(state, batches(step))
             line: dict[str, Any] = {"step": step, **{name: float(value) for name, value in losses.items()}}
-            if not np.isfinite(list(line.values())).all():
+            for name in losses:
+                what = "gradient" if np.isfinite(line[name]) else "score"
+                if what == "gradient" and sound[name]:
+                    continue
+                if step == 0:
+                    raise ValueError(f"The predictor gives no finite {what} for {name}, before anything was learned.")
                 raise ValueError(f"The loss of step {step} is not finite ({line}): lower the learning rate.")
             last = step + 1 == steps
             if validate is None:
@@ -103,13 +118,11 @@ def fit(
                 line["validation"] = float(validate(state.params))
                 if line["validation"] < float(state.least):
                     state = state._replace(best=state.params, least=jnp.float32(line["validation"]))
-            lines.append(json.dumps(line) + "\n")
+            with log.open("a") as file:
+                file.write(json.dumps(line) + "\n")
             if last or (step + 1) % save_every == 0:
-                with log.open("a") as file:
-                    file.writelines(lines)
-                lines.clear()
                 manager.save(step + 1, args=ocp.args.StandardSave(jax.device_get(state)))
-                observe(step + 1, {name: value for name, value in line.items() if name != "step"})
+            observe(step + 1, {name: value for name, value in line.items() if name != "step"})
     return state.best
 
 

@@ -1,8 +1,9 @@
 """The closed loop: attack a predictor, keep what the panel calls hacks, train against them, attack again."""
 
+import math
 import os
 import tempfile
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import asdict
 from itertools import tee
 from pathlib import Path
@@ -26,6 +27,8 @@ from jaxhack.spaces import KINDS
 from jaxhack.types import Codec, Measure, Predictor
 
 FOLDER = "patched"
+DEFAULT_SPACE, DEFAULT_ATTACKER = "latent", "grpo"
+USED = {"hacks": ("spaces", "attackers", "options"), "noise": (), "pgd": ("options",), "random": ("spaces",)}
 
 
 class Source(NamedTuple):
@@ -41,8 +44,8 @@ def patch(
     *,
     predictor: str | os.PathLike[str] | Predictor = DEFAULT_PREDICTOR,
     codecs: str | Codec | Sequence[str | Codec] = (DEFAULT_CODEC,),
-    spaces: Sequence[str] | str = "latent",
-    attackers: Sequence[str] | str = "grpo",
+    spaces: Sequence[str] | str = (),
+    attackers: Sequence[str] | str = (),
     options: Mapping[str, Mapping[str, Any]] | None = None,
     panel: str | Sequence[str | Measure] = DEFAULT_PANEL,
     models: str | os.PathLike[str] | None = None,
@@ -68,8 +71,9 @@ def patch(
       paths: recordings, split by speaker as of :func:`jaxhack.audit`; None is the demo speech.
       predictor: by its name or folder; it must have gradients.
       codecs: the chains of spaces that have one; each such space is taken with every one.
-      spaces: kinds of space.
-      attackers: kinds of attacker, as of :func:`jaxhack.suite`: "grpo", "waveform/pgd".
+      spaces: kinds of space; none: "latent". Pairs of noise and pgd are made in the waveform.
+      attackers: kinds of attacker, as of :func:`jaxhack.suite`: "grpo", "waveform/pgd"; none: "grpo". Pairs that no
+        detector looks at have no use for them.
       options: attacker -> its options.
       panel: the witnesses.
       models: a folder of weight files, looked in first.
@@ -90,7 +94,8 @@ def patch(
       The summary, as :func:`jaxhack.report.patching.make` returns it.
 
     Raises:
-      ValueError: a black box, settings out of range, or spaces and attackers that do not go together.
+      ValueError: a black box, settings out of range or of no use for these pairs, spaces and attackers that do not
+        go together, or not a single recording that can be used.
 
     Source: *How Hackable Is Your Speech Quality Metric?*, section III.
     """
@@ -134,14 +139,18 @@ def patch(
     most = recipe.rounds * len(training) * sum(source.settings.seeds for source in sources)
     out = Path(out)
     with run.alone(out), tempfile.TemporaryDirectory(prefix="jaxhack-") as cache:
-        needed: list[Any] = [predictor, models, *auditing.lists(paths, train_paths, test_paths)]
+        needed: list[Any] = [*registry.places(predictor), models, *auditing.lists(paths, train_paths, test_paths)]
         needed += [utterance.path for utterance in training]
         needed += [getattr(one.audio, "file", one.audio) for one, _ in ratings]
         run.open_run(out, record, resume=resume, overwrite=overwrite, needed=needed)
-        clips = _clips(start, training, ratings, samples, Path(cache) / "clips.bin")
+        clips, useless = _clips(start, training, ratings, samples, Path(cache) / "clips.bin")
         if not (out / "inputs.json").exists():
             before = _distance(start, parent, clips) if ratings else 0.0
-            noted = {"warnings": warnings, "unread": [], "clips": len(clips.target), "distance": before}
+            if ratings:  # the others were heard
+                heard = {utterance.id: _heard(start, utterance.path) for utterance in training}
+                useless |= {name: reason for name, (_, reason) in heard.items() if reason}
+            unread = [f"{name}: {reason}" for name, reason in useless.items()]
+            noted = {"warnings": warnings, "unread": unread, "clips": len(clips.target), "distance": before}
             run.write_json(out / "inputs.json", page.plain(noted))
         current, ring = parent, replay.empty(min(recipe.capacity, most), samples)
         for number in range(1, recipe.rounds + 1):
@@ -205,6 +214,10 @@ def _sources(
     models: str | os.PathLike[str] | None,
 ) -> list[Source]:
     """Every attack of a round."""
+    for what, given in {"spaces": kinds, "attackers": attackers, "options": options}.items():
+        if given and what not in USED[recipe.source]:
+            raise ValueError(f"Pairs of the source {recipe.source} have no use for {what}: leave them out.")
+    kinds, attackers = kinds or DEFAULT_SPACE, attackers or DEFAULT_ATTACKER
     if recipe.source == "noise":
         settings = {**settings, "epsilon": 10 ** (-pairs.SNR[0] / 20)}
         combined = {"noise": ["square"]}  # an attacker that is never asked
@@ -214,6 +227,7 @@ def _sources(
         combined = suites.combinations(kinds, attackers)
         if recipe.source == "random":
             combined = {space: ["square"] for space in combined}  # the same
+    suites.check_options(options, combined)
     chains = [registry.codec(codec, models=models) for codec in inputs.several(codecs)]
     registry.distinct("codec", [chain.name for chain in chains])
     for name in (chain.name for chain in chains):
@@ -237,24 +251,63 @@ def _clips(
     ratings: Sequence[tuple[Rated, float]],
     samples: int,
     file: Path,
-) -> Clips:
-    """What the predictor should go on saying: of rated recordings what people said, else of windows what it says."""
+) -> tuple[Clips, dict[str, str]]:
+    """What the predictor should go on saying: of rated recordings what people said, else of windows what it says.
 
-    def heard(source: audio.Source) -> np.ndarray | None:
-        try:
-            wav = audio.read(source, sample_rate=start.sample_rate).wav
-        except audio.AudioError:  # of one under attack its rows say so
-            return None
-        return wav if len(wav) >= start.min_samples and wav.any() else None
+    Returns:
+      The clips, and recordings that gave none -> why.
 
-    if ratings:
-        return store(((wav, mos) for one, mos in ratings if (wav := heard(source(one))) is not None), file)
-    wavs = (wav for utterance in training if (wav := heard(utterance.path)) is not None)
-    cuts, again = tee(cut for wav in wavs for cut in crops.windows(audio.pcm16(wav) / np.float32(32768), samples))
-    rows = score_waveforms(start, (("", cut) for cut in cuts))  # a few ahead of `again`: no more is in memory
-    return store(
-        ((cut, row["score"]) for cut, row in zip(again, rows, strict=True) if row["score"] is not None), file
-    )
+    Raises:
+      ValueError: not a single one.
+    """
+    useless: dict[str, str] = {}
+
+    def heard(sources: Iterable[tuple[str, audio.Source, float]]) -> Iterator[tuple[str, np.ndarray, float]]:
+        for name, place, mos in sources:
+            wav, reason = _heard(start, place)
+            if reason:
+                useless[name] = reason
+            else:
+                yield name, wav, mos
+
+    def scored() -> Iterator[tuple[np.ndarray, float]]:
+        files = ((utterance.id, utterance.path, math.nan) for utterance in training)
+        wavs = ((name, audio.pcm16(wav) / np.float32(32768)) for name, wav, _ in heard(files))
+        cuts, again = tee((name, cut) for name, wav in wavs for cut in crops.windows(wav, samples))
+        rows, used = score_waveforms(start, cuts), set()  # a few ahead of `again`: no more is in memory
+        for (name, cut), row in zip(again, rows, strict=True):
+            if row["score"] is None:
+                useless[name] = row["reason"]
+                continue
+            used.add(name)
+            yield cut, row["score"]
+        for name in used & useless.keys():
+            del useless[name]
+
+    rated = ((one.id, source(one), mos) for one, mos in ratings)
+    try:
+        made = store(((wav, mos) for _, wav, mos in heard(rated)) if ratings else scored(), file)
+    except ValueError:
+        if len(useless) < len(ratings or training):
+            raise
+        name, reason = next(iter(useless.items()))
+        what = "rated" if ratings else "training"
+        raise ValueError(f"None of the {what} recordings can be used; the first, {name!r}: {reason}") from None
+    return made, useless
+
+
+def _heard(start: Predictor, source: audio.Source) -> tuple[np.ndarray, str]:
+    """A recording at the predictor's rate, and why it is of no use to it; empty where it is."""
+    rate = start.sample_rate
+    try:
+        wav = audio.read(source, sample_rate=rate).wav
+    except audio.AudioError as error:
+        return np.zeros(0, np.float32), str(error)
+    if not wav.any():
+        return wav, "Every sample is zero."
+    if len(wav) < start.min_samples:
+        return wav, f"{len(wav) / rate:.3f} s; {start.name} needs {start.min_samples / rate:.3f} s."
+    return wav, ""
 
 
 def _collect(
@@ -322,6 +375,7 @@ def _fit(
             adamw(params, recipe.learning_rate),
             steps=recipe.fit_steps,
             folder=folder / "fit",
+            trainable=start.trainable,
             observe=lambda done, figures: observe("fit", done, recipe.fit_steps, figures),
         )
     return patched.save(folder / FOLDER, current._replace(params=params), root, lineage)

@@ -69,6 +69,7 @@ def train(
         adamw(predictor.params, learning_rate, head=head, head_learning_rate=head_learning_rate),
         steps=steps,
         folder=folder,
+        trainable=predictor.trainable,
         save_every=save_every,
         validate=(lambda params: mean_squared_error(predictor, params, wavs, targets)) if validation else None,
         validate_every=validate_every,

@@ -20,8 +20,8 @@ Line = Mapping[str, Any]
 _BOUND = {"radius": run.NUMBER, "upper": run.MAYBE, "reason": str}
 _REACHED = {"score": run.MAYBE, "lower": run.MAYBE, "failed": int}
 _ATTACK = {"attacker": str, "seed": int, "crossed": bool, **_BOUND, **_REACHED}
-_FAILED = {"utterance": str, "status": "unreadable", "reason": str}
-_MADE = {"utterance": str, "status": "ok", "budget": (_BOUND, None), "attacks": [_ATTACK], **_REACHED}
+_LINE = {"utterance": str, "status": str, "reason": str}
+_MADE = {"budget": (_BOUND, None), "attacks": [_ATTACK], **_REACHED}
 
 
 def read(folder: Path, test: Sequence[str]) -> tuple[dict[str, Any], list[dict[str, Any]]] | None:
@@ -40,7 +40,9 @@ def read(folder: Path, test: Sequence[str]) -> tuple[dict[str, Any], list[dict[s
     kinds: dict[str, Any] = dict.fromkeys(("sigma", "percentile", "alpha"), run.NUMBER)
     kinds |= {"predictor": str, "place": str} | dict.fromkeys(("known_draws", "draws", "seed"), int)
     settings = run.read_json(folder / RECORD, kinds, "the settings of certificates", remedy)
-    lines = run.read_lines(folder / LINES, (_MADE, _FAILED), "certificates", remedy)
+    lines = run.read_lines(folder / LINES, _LINE, "certificates", remedy)
+    if not run.fits([line for line in lines if line["status"] == "ok"], [_MADE]):
+        raise ValueError(f"{folder / LINES} holds lines that are no certificates: {remedy}.")
     named = [line["utterance"] for line in lines]
     if len({*named}) < len(named) or not {*named} <= {*test}:
         raise ValueError(f"{folder / LINES} is not of the test recordings of {folder}, each once: {remedy}.")
@@ -92,7 +94,7 @@ def summary(
         "attackers": [
             {"attacker": attacker, "seed": seed, **_bounds(found)}
             | {key: _median(a[key] for a in found) for key in ("lower", "score")}
-            | {"left": _median(_left(a) for a in found)}
+            | {"left": median(left if known(left := _left(a)) else float("inf") for a in found)}
             for (attacker, seed), found in by_attacker.items()
         ],
         "budget": {
@@ -149,6 +151,14 @@ def figure(lines: Sequence[Line]) -> dict[str, str]:
     }
 
 
+def _within(certificate: Mapping[str, Any]) -> str:
+    """What the bounds say of every attack within the budget, as a sentence."""
+    budget = certificate["budget"]
+    if budget is None:
+        return ""
+    return f"On {budget['no_hack']} of {budget['n']} utterances nothing within ε gains more than τ. "
+
+
 def table(certificate: Mapping[str, Any]) -> Table:
     """The certificates for a terminal of 80 columns.
 
@@ -159,7 +169,8 @@ def table(certificate: Mapping[str, Any]) -> Table:
     made = bare_table(
         "Medians over utterances, of the exact percentile under noise (MOS). r: ℓ2 distance of y from x̂; y ≥: what "
         "the attack surely reached; bound: what nothing at that distance exceeds; left: between these two; finite: "
-        f"utterances with a bound. Each bound is right with probability {share:g} ({certificate['draws']} fresh "
+        "utterances with a bound; crossed: those whose attack surely exceeds it. "
+        f"{_within(certificate)}Each bound is right with probability {share:g} ({certificate['draws']} fresh "
         f"draws, σ = {certificate['sigma']:g} in {certificate['place']}).",
     )
     made.add_column("attacker", overflow="fold")

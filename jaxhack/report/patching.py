@@ -30,9 +30,10 @@ def make(folder: Path) -> dict[str, Any]:
     Returns:
       What ``summary.json`` holds. Of the run: ``predictor``, what was patched; ``name`` and ``params`` (SHA-256) of
       what came of it, None while the run is not finished; ``source`` of the pairs; ``labels``; the numbers of
-      ``recordings``, unattacked ``clips`` and ``planned`` rounds; ``distance``, the mean squared error (MOS²) of the
-      scores of those clips against what they should be, before the first round; ``warnings``; and ``rounds``. Of each
-      round: ``in_loop``, attack -> success rates of its fresh attackers on the recordings that they learn from,
+      ``recordings``, unattacked ``clips`` and ``planned`` rounds; ``unread``, which recordings gave nothing, and why;
+      ``distance_before`` the first round, the mean squared error (MOS²) of the scores of those clips against what
+      they should be; ``warnings``; and ``rounds``. Of each round: ``in_loop``, attack -> success rates of its fresh
+      attackers on the recordings that they learn from,
       ``offset``, ``mean_gain`` (MOS) and pairs ``found``; ``pairs`` held and ``distance`` after it; ``name`` and
       ``params`` of what it left. Of a round that is not finished its finished attacks are there; the rest is None.
 
@@ -52,8 +53,9 @@ def make(folder: Path) -> dict[str, Any]:
         "source": record["recipe"]["source"],
         "labels": record["labels"],
         "recordings": len(record["train"]),
+        "unread": list(noted.get("unread") or []),
         "clips": noted.get("clips"),
-        "distance": noted.get("distance"),
+        "distance_before": noted.get("distance"),
         "planned": record["recipe"]["rounds"],
         "versions": stored["versions"],
         "rounds": rounds,
@@ -346,7 +348,7 @@ def table(summary: Mapping[str, Any]) -> Table:
     for head in (*(() if blind else ("hacked", "mean", "offset")), "found", "held", "distance"):
         made.add_column(head, justify="right", no_wrap=True)
     for entry in summary["rounds"]:
-        after = page.number(entry["pairs"], "d"), page.number(entry["distance"], ".4f")
+        after = page.number(entry["pairs"], "d"), page.number(entry["distance"], ".3g")
         for i, (name, found) in enumerate(entry["in_loop"].items()):
             rates = (found.get(key) for key in ("worst_attack_success_rate", "mean_attack_success_rate", "offset"))
             numbers = [page.number(rate, form) for rate, form in zip(rates, (".3f", ".3f", "+.2f"), strict=True)]

@@ -41,6 +41,8 @@ class Bound(NamedTuple):
         if self.rank is None:
             draws = "more draws than can be counted" if self.needed is None else f"at least {self.needed} draws"
             return f"The radius {self.radius:.4g} needs {draws}."
+        if not self.failed:
+            return "The scores of too many draws are +inf."
         return f"{self.failed} draws without a score count as +inf."
 
 
