@@ -271,7 +271,7 @@ def _add(made: Table, name: str, entry: Mapping[str, Any], sign: str) -> None:
         low, high = (page.number(bound, f"{sign}.2f") for bound in entry[key]["interval"])
         between = low if low == high == "–" else f"{low}, {high}"
         cells.append(Text.assemble(page.number(entry[key]["value"], f"{sign}.3f"), "\n", (between, "dim")))
-    made.add_row(Text(name), *cells)
+    made.add_row(name, *cells)
 
 
 def _level(

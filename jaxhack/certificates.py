@@ -7,7 +7,7 @@ fresh draws, which no attacker has seen; each is wrong with a probability of at 
 import json
 import math
 import os
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -156,7 +156,7 @@ def certify_run(
         "seed": seed,
     }
     with run.alone(folder):
-        done = _begin(folder, settings, resume, overwrite)
+        done = _begin(folder, settings, resume, overwrite, source.record["test"])
         observe("certify", len(done & wanted), len(wanted), {})
         with (folder / LINES).open("a", encoding="utf-8") as file:
             for batch in batches(source.test, rate):
@@ -167,7 +167,7 @@ def certify_run(
                     file.flush()
                     done.add(line["utterance"])
                     observe("certify", len(done & wanted), len(wanted), {})
-        if made := read(folder):
+        if made := read(folder, source.record["test"]):
             place = {utterance.id: i for i, utterance in enumerate(source.test)}
             run.write_lines(folder / LINES, sorted(made[1], key=lambda line: place[line["utterance"]]))
         return report.make(folder)["certificate"]
@@ -203,10 +203,10 @@ def _load(
         audit = folder / "rounds" / "1" / min(record["sources"])
         raise ValueError(f"{folder} is a patching: name one of its audits, such as {audit}.")
     name = attacked or record["predictor"]["name"]
-    try:
-        smoothing = registry.smoothing(name, models=models)
-    except ValueError as error:
-        raise error if attacked else transferring.lost(folder, name, error) from None
+    smoothed = name.strip().startswith("smoothed(")
+    if smoothed and not attacked:
+        transferring.named_by(folder, name)
+    smoothing = registry.smoothing(name, models=models) if smoothed or attacked else None
     if smoothing is None:
         raise ValueError(
             f"{folder} attacked {name}, and only a predictor behind noise has a certificate: audit "
@@ -225,13 +225,13 @@ def _through(smoothing: defences.Smoothing, sample_rate: int) -> defences.Noisy:
     return defences.noisy(predictor, noise, sample_rate=sample_rate)
 
 
-def _begin(folder: Path, settings: Mapping[str, Any], resume: bool, overwrite: bool) -> set[str]:
+def _begin(folder: Path, settings: Mapping[str, Any], resume: bool, overwrite: bool, test: Sequence[str]) -> set[str]:
     """Settles what is to become of the certificates in `folder`; returns the utterances that have theirs."""
     if resume and overwrite:
         raise ValueError("--resume and --overwrite exclude each other: give one.")
-    found = read(folder)
+    found = None if overwrite else read(folder, test)
     lines: list[dict[str, Any]] = []
-    if found and not (resume or overwrite):
+    if found and not resume:
         raise ValueError(
             f"{folder} holds certificates: continue them with --resume, or replace them with --overwrite."
         )

@@ -239,14 +239,24 @@ def _patched(folder: Path, models: str | os.PathLike[str] | None, dtype: Any) ->
     if not (folder / patched.RECORD).exists():
         raise ValueError(f"{str(folder)!r} is a folder without a patched predictor ({patched.RECORD}).")
     parent = patched.read(folder)["parent"]
+    if word := _unlisted(parent):
+        raise ValueError(f"{folder} says what it was patched from: {unknown('predictor', word, names('predictor'))}")
+    return patched.load(folder, predictor(parent, models=models, dtype=dtype))
+
+
+def listed(name: str) -> bool:
+    """Whether a predictor's name is of the list, or made of such: it then runs no code and reads no file."""
+    return bool(name) and not _unlisted(name)
+
+
+def _unlisted(name: str) -> str:
+    """The first word of a predictor's name that is not of the list, or empty."""
     options = ("waveform", "draws", "percentile", "seed", "quantised", *names("codec"))
-    for word in re.findall(r"[^(),]+", parent):  # a record runs no code, and leads to no other folder
+    for word in re.findall(r"[^(),]+", name):
         key, equals, _ = word.partition("=")
         if not (key in options if equals else word in (*ENTRIES, *REDUCE, *FORMS)):
-            raise ValueError(
-                f"{folder} says what it was patched from: {unknown('predictor', word, names('predictor'))}"
-            )
-    return patched.load(folder, predictor(parent, models=models, dtype=dtype))
+            return word
+    return ""
 
 
 def smoothing(

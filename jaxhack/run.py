@@ -31,10 +31,10 @@ class Transcripts(dict[str, str]):
         """Takes up what `path` holds; a line that a crash cut off is dropped."""
         super().__init__()
         self.path = path
-        for line in path.read_text(encoding="utf-8", errors="replace").splitlines() if path.exists() else []:
+        for line in path.read_bytes().splitlines() if path.exists() else []:  # of bytes: not within a text
             try:
                 super().__setitem__(*(json.loads(line)[key] for key in ("audio", "text")))
-            except (ValueError, KeyError, TypeError):
+            except (ValueError, KeyError, TypeError, RecursionError):
                 part = path.with_name(path.name + ".part")
                 part.write_text("".join(self._line(*item) for item in self.items()), encoding="utf-8")
                 os.replace(part, path)
@@ -170,17 +170,37 @@ def _check_same(found: Path, record: Mapping[str, Any]) -> None:
         )
 
 
-# What the record of a run holds, by what it is a run of.
-KINDS: dict[str, dict[str, type]] = {
-    "a suite of audits": {"predictor": str, "legs": dict, "left_out": dict, "validation": list},
-    "a patching": {"predictor": dict, "recipe": dict, "sources": dict, "train": list},
+NUMBER = (int, float)
+MAYBE = (*NUMBER, None)
+_PREDICTOR = {"name": str, "sample_rate": int, "weights": {...: str}}
+_SETTINGS: dict[str, Any] = {
+    "space": str,
+    "attacker": str,
+    "seeds": int,
+    "epsilon": NUMBER,
+    "tau": NUMBER,
+    "seed": int,
+    "options": dict,
+}
+_RULE = {"margin": NUMBER, "saturation": MAYBE, "higher_is_better": bool, ...: ()}  # nothing else
+_PANEL = {...: (_RULE, _RULE | {"floor": MAYBE})}
+# What the record of a run holds, by what it is a run of; as of `fits`.
+KINDS: dict[str, dict[str, Any]] = {
+    "a suite of audits": {"predictor": str, "legs": {...: dict}, "left_out": {...: str}, "validation": [str]},
+    "a patching": {
+        "predictor": _PREDICTOR,
+        "recipe": {"source": str, "rounds": int},
+        "sources": {...: _SETTINGS},
+        "panel": _PANEL,
+        "train": [str],
+    },
     "a single audit": {
-        "settings": dict,
-        "predictor": dict,
-        "space": dict,
-        "panel": dict,
-        "train": list,
-        "test": list,
+        "settings": _SETTINGS,
+        "predictor": _PREDICTOR,
+        "space": _PREDICTOR,
+        "panel": _PANEL,
+        "train": [str],
+        "test": [str],
     },
 }
 
@@ -202,15 +222,9 @@ def read(found: Path) -> dict[str, Any]:
     Raises:
       ValueError: if it is damaged.
     """
-    try:
-        stored = json.loads(found.read_text(encoding="utf-8"))
-        kinds = KINDS[_kind(stored["record"])]
-        whole = all(isinstance(stored["record"][key], kind) for key, kind in kinds.items())
-        if whole and isinstance(stored["versions"], dict):
-            return stored
-    except (ValueError, KeyError, TypeError):
-        pass
-    raise ValueError(f"{found} cannot be read as a run's record: delete the folder {found.parent} and run it anew.")
+    what, remedy = "a run's record", f"delete the folder {found.parent} and run it anew"
+    stored = read_json(found, {"record": dict, "versions": dict}, what, remedy)
+    return read_json(found, {"record": KINDS[_kind(stored["record"])]}, what, remedy)
 
 
 def versions() -> dict[str, str]:
@@ -224,6 +238,11 @@ def versions() -> dict[str, str]:
         except PackageNotFoundError:
             found[package] = "not installed"
     return found
+
+
+def folder_name(text: str) -> str:
+    """A name that any file system takes."""
+    return "".join(c if c.isalnum() or c in "-_.@" else "_" for c in text).strip(".") or "_"
 
 
 def write_json(path: Path, value: Any) -> None:
@@ -243,12 +262,84 @@ def write_lines(path: Path, values: Iterable[Any]) -> None:
     write_text(path, "".join(json.dumps(value) + "\n" for value in values))
 
 
-def read_lines(path: Path) -> list[dict[str, Any]]:
-    """The lines of a JSON-lines file, none where there is no file; a last one that a crash cut off is left out."""
+def read_json(path: Path, kinds: Any, what: str, remedy: str) -> Any:
+    """What a JSON file holds.
+
+    Args:
+      path: the file.
+      kinds: what it must hold, as of :func:`fits`.
+      what: it should be, for the message: "a round's record".
+      remedy: what to do about a file that is not so: "delete it and go on with --resume".
+
+    Raises:
+      ValueError: the file is missing, damaged, or holds anything else.
+    """
+    try:
+        value = json.loads(path.read_text(encoding="utf-8"))
+        if fits(value, kinds):
+            return value
+    except (OSError, ValueError, RecursionError):
+        pass
+    raise ValueError(f"{path} cannot be read as {what}: {remedy}.")
+
+
+def read_lines(path: Path, kinds: Any, what: str, remedy: str) -> list[Any]:
+    """What the lines of a JSON-lines file hold, none where there is no file; see :func:`read_json`.
+
+    A last one that a crash cut off is left out.
+
+    Raises:
+      ValueError: another line is damaged, or holds anything else.
+    """
+    *whole, rest = path.read_bytes().split(b"\n") if path.exists() else [b""]
     made = []
-    for line in path.read_text(encoding="utf-8", errors="replace").splitlines() if path.exists() else []:
+    for number, line in enumerate([*whole, *([rest] if rest else [])], 1):
         try:
-            made.append(json.loads(line))
-        except ValueError:
-            break
+            value = json.loads(line)
+        except (ValueError, RecursionError):
+            if number > len(whole) and line.startswith(b"{"):
+                break
+            value = None
+        if value is None or not fits(value, kinds):
+            raise ValueError(f"{path} cannot be read as {what}, for its line {number}: {remedy}.")
+        made.append(value)
     return made
+
+
+def fits(value: Any, kinds: Any) -> bool:
+    """Whether what was read from JSON holds what it must.
+
+    Args:
+      value: what was read.
+      kinds: a type; a text or None, which it must be; a tuple, of which it must fit one; ``[kinds]``, a list of such
+        values; or ``{key: kinds}``, an object with such values, where ``...`` stands for every key not named and
+        those that are neither may hold anything.
+    """
+    if isinstance(kinds, tuple):
+        return any(fits(value, kind) for kind in kinds)
+    if isinstance(kinds, list):
+        return isinstance(value, list) and all(fits(item, kinds[0]) for item in value)
+    if isinstance(kinds, Mapping):
+        if not isinstance(value, dict) or not all(key in value for key in kinds if key is not ...):
+            return False
+        named = {key: kinds.get(key, kinds.get(..., object)) for key in value}
+        return all(fits(value[key], kind) for key, kind in named.items())
+    if isinstance(kinds, type):
+        return isinstance(value, kinds) and (kinds is object or not isinstance(value, bool) or kinds is bool)
+    return value == kinds
+
+
+def recordings(folder: Path, record: Mapping[str, Any]) -> list[dict[str, Any]]:
+    """Entries of a run's ``recordings.jsonl``, none where there is no file.
+
+    Raises:
+      ValueError: it is damaged, or its recordings are not those of the run's `record`.
+    """
+    path, maybe = folder / "recordings.jsonl", (str, None)
+    kinds = {"id": str, "path": str, "speaker": maybe, "half": ("train", "test"), "digest": maybe}
+    remedy = "put it back as it was, or audit again"
+    found = read_lines(path, kinds, "the list of a run's recordings", remedy)
+    for half in ("train", "test") if path.exists() else ():
+        if [entry["id"] for entry in found if entry["half"] == half] != record[half]:
+            raise ValueError(f"{path} does not list the {half} recordings that {folder / RECORD} names: {remedy}.")
+    return found

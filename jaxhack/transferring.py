@@ -13,7 +13,6 @@ from functools import partial
 from pathlib import Path, PurePath
 from typing import Any, NamedTuple
 
-from rich.markup import escape
 from rich.table import Table
 
 from jaxhack import auditing, examples, inputs, registry, report, rows, run, spaces
@@ -116,15 +115,14 @@ def transfer(
     needed = [*runs, *(one.folder for one in found), *registry.places(*predictors, attacked), models, *paths]
     out, lines = Path(out), []
     for one, source in zip(found, sources, strict=True):
-        summary = json.loads((source.folder / "summary.json").read_text(encoding="utf-8"))
-        itself = None if others else line(source, summary)
+        itself = None if others else line(source, report.read(source.folder))
         if judges and itself:
             lines.append(itself)
         for judge in judges or families[one.patching]:
             if not judges and itself and judge.name == source.attacked.name:
                 lines.append(itself)
                 continue
-            folder = out / folder_name(f"{source.label}@{judge.name}")
+            folder = out / run.folder_name(f"{source.label}@{judge.name}")
             summary = _judge(source, judge, others or source.test, folder, resume, overwrite, needed, observe)
             lines.append(line(source, summary))
     run.write_text(out / TABLE, _csv(lines))
@@ -194,7 +192,9 @@ def _family(
     if found.patching is None:
         raise ValueError(f"{found.folder} is of no patching: name the predictors that are to judge (--predictor).")
     stored = run.read(found.patching / run.RECORD)["record"]["predictor"]
-    parent = _attacked(found.patching, attacked, stored, models)
+    if not attacked:
+        named_by(found.patching, stored["name"])
+    parent = registry.predictor(attacked or stored["name"], models=models)
     _same(found.patching, parent.name, parent.weights, stored["weights"])
     later = map(partial(_after, found.patching), itertools.count(1))
     rounds = itertools.takewhile(lambda folder: (folder / patched.RECORD).exists(), later)
@@ -222,7 +222,7 @@ def load(
     record = run.read(folder / run.RECORD)["record"]
     if "target" in record:
         raise ValueError(f"{folder} is a transfer itself: name the run whose attackers it used.")
-    settings, kept = Settings(**record["settings"]), record["space"]
+    settings, kept = _settings(folder, record), record["space"]
     kind = spaces.KINDS[settings.space]
     needed = ["recordings.jsonl", *(["statistics.npz"] if kind.chain else [])]
     for name in needed:
@@ -235,46 +235,44 @@ def load(
     stored = record["predictor"]
     if found.patching and found.number > 1:
         attacked = _after(found.patching, found.number - 1)
-    played = _attacked(folder, attacked, stored, models, sample_rate=stored["sample_rate"])
+    if not attacked:
+        named_by(folder, stored["name"])
+    played = registry.predictor(attacked or stored["name"], models=models, sample_rate=stored["sample_rate"])
     _same(folder, played.name, played.weights, stored["weights"])
     if played.name != stored["name"]:
         raise ValueError(f"The attackers of {folder} were played against {stored['name']}, not {played.name}.")
-    noted = [json.loads(text) for text in (folder / "recordings.jsonl").read_text(encoding="utf-8").splitlines()]
+    noted = run.recordings(folder, record)
     training, test = (_listed(noted, half) for half in ("train", "test"))
     best_of = any(row["attacker"].startswith("random_best") for row in rows.read(folder / "rows.parquet"))
     panel = _panel(folder, record, models)
     return Source(found.label, folder, record, settings, played, chain, panel, training, test, noted, best_of)
 
 
-def _attacked(
-    folder: Path,
-    given: str | os.PathLike[str] | Callable | Predictor | None,
-    stored: Mapping[str, Any],
-    models: str | os.PathLike[str] | None,
-    *,
-    sample_rate: int | None = None,
-) -> Predictor:
-    """The predictor of a run: the one that is given, or the one that its record names."""
-    try:
-        return registry.predictor(given or stored["name"], models=models, sample_rate=sample_rate)
-    except ValueError as error:
-        raise error if given else lost(folder, stored["name"], error) from None
+def named_by(folder: Path, name: str) -> None:
+    """Refuses a predictor's name in a run's record that does not lead to it, or that leads to code or files.
 
-
-def lost(folder: Path, name: str, error: ValueError) -> ValueError:
-    """What to raise where the name in a run's record leads nowhere: of a patched predictor, what to name instead."""
-    given = in_place(name)
-    if given == name:
-        return error
-    return ValueError(
-        f"{folder} attacked {name}, and a patched predictor is found by its folder alone: name it by --attacked "
-        f"{shlex.quote(given)}."
-    )
+    Whoever wrote the record has chosen the name: nothing is run or read because it says so.
+    """
+    if registry.listed(name):
+        return
+    if (given := in_place(name)) != name:
+        raise ValueError(
+            f"{folder} attacked {name}, and a patched predictor is found by its folder alone: name it by --attacked "
+            f"{shlex.quote(given)}."
+        )
+    raise ValueError(f"{folder} attacked {name!r}, whose name alone does not lead to it: give --attacked what does.")
 
 
 def in_place(name: str) -> str:
     """A recorded name with DIR/patched where it calls a patched predictor by its weights."""
     return re.sub(r"^.*-patched-[0-9a-f]{6}$|[^(),]+-patched-[0-9a-f]{6}", "DIR/patched", name)
+
+
+def _settings(folder: Path, record: Mapping[str, Any]) -> Settings:
+    try:
+        return Settings(**record["settings"])
+    except (ValueError, TypeError) as error:
+        raise ValueError(f"{folder / run.RECORD} holds other settings than an audit's: {error}") from error
 
 
 def _listed(noted: Sequence[Mapping[str, Any]], half: str) -> list[inputs.Utterance]:
@@ -342,10 +340,10 @@ def table(lines: Sequence[Mapping[str, Any]]) -> Table:
         if before != entry["run"]:
             if before is not None:
                 made.add_row()
-            made.add_row(escape(f"{entry['attacker']} in {entry['space']} of {entry['attacked']}"))
+            made.add_row(f"{entry['attacker']} in {entry['space']} of {entry['attacked']}")
         before = entry["run"]
         made.add_row(
-            escape(f"  {entry['judged_by']}"),
+            f"  {entry['judged_by']}",
             *(
                 page.number(entry[key], form)
                 for key, form in (
@@ -360,11 +358,6 @@ def table(lines: Sequence[Mapping[str, Any]]) -> Table:
             style=None if entry["transferred"] else "bold",
         )
     return made
-
-
-def folder_name(text: str) -> str:
-    """A name that any file system takes."""
-    return "".join(c if c.isalnum() or c in "-_.@" else "_" for c in text).strip(".") or "_"
 
 
 def _judge(

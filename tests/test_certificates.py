@@ -221,7 +221,7 @@ def refused(*args):
     return " ".join(command(*args, status=2).stderr.split())
 
 
-def test_what_cannot_be_certified_is_refused_in_one_sentence(certified, finished, clips, tmp_path):
+def test_what_cannot_be_certified_is_refused_in_one_sentence(certified, finished, clips, tmp_path, monkeypatch):
     folder, _ = certified
     assert "holds certificates: continue them with --resume, or replace" in refused(folder)
     assert "other settings (draws: 128 then, 1000 now; alpha: 0.01 then, 0.001 now)" in refused(folder, "--resume")
@@ -246,6 +246,11 @@ def test_what_cannot_be_certified_is_refused_in_one_sentence(certified, finished
     ):
         (copy / "run.json").write_text(stored.replace(PREDICTOR, name))
         assert refused(copy).endswith(given)
+    (copy / "evil.py").write_text("raise SystemExit('it was run')")
+    monkeypatch.syspath_prepend(copy)
+    for name in ("smoothed(evil:f,waveform=0.02)", "smoothed(mean(toy,evil:f),waveform=0.02)"):
+        (copy / "run.json").write_text(stored.replace(PREDICTOR, name))
+        assert f"attacked '{name}', whose name alone does not lead to it: give --attacked" in refused(copy)
     suite = {"predictor": "toy", "legs": {"a": {}}, "left_out": {}, "validation": []}
     (copy / "run.json").write_text(json.dumps({"record": suite, "versions": {}}))
     assert "is a suite: name one of its audits" in refused(copy)
@@ -256,3 +261,29 @@ def test_what_cannot_be_certified_is_refused_in_one_sentence(certified, finished
     (copy / "rows.parquet").unlink()
     assert "is no finished run" in refused(copy)
     assert not (copy / part.RECORD).exists()
+
+
+DAMAGED = {
+    "certificates.json": ("[]", "null", "5", "{}", "[" * 200_000),
+    "certificates.jsonl": ("{}\n", "5", "[]\n", '{"utterance": "x", "status": "ok"}\n'),
+    "recordings.jsonl": ("{}\n", "[]\n", ""),
+    "inputs.json": ("[]", "5", "{}"),
+}
+
+
+@pytest.mark.parametrize("name,content", [(name, text) for name, texts in DAMAGED.items() for text in texts])
+def test_damaged_files_are_named(certified, tmp_path, name, content):
+    copy = Path(shutil.copytree(certified[0], tmp_path / "copy"))
+    (copy / name).write_text(content)
+    commands = [["report", copy], ["certify", copy, *DRAWS, "--resume"]]
+    for arguments in commands[: 1 if name == "inputs.json" else 2]:  # which only reports read
+        result = CliRunner().invoke(main, [str(a) for a in arguments])
+        assert result.exit_code == 2 and str(copy / name) in result.stderr and "holds files that" not in result.stderr
+
+
+def test_certificates_of_other_utterances_are_not_believed(certified, tmp_path):
+    copy = Path(shutil.copytree(certified[0], tmp_path / "copy"))
+    first, *rest = (copy / part.LINES).read_text().splitlines(keepends=True)
+    for lines in ([first, first, *rest], [first.replace('"utterance": "', '"utterance": "not-'), *rest]):
+        (copy / part.LINES).write_text("".join(lines))
+        assert "is not of the test recordings of" in refused(copy, *DRAWS, "--resume")

@@ -257,9 +257,10 @@ def test_training_on_silence_is_refused(clips, tmp_path):
     [
         ("run.json", "[]", "cannot be read as a run's record"),
         ("run.json", '{"record": {"settings": 1}}', "cannot be read as a run's record"),
-        ("inputs.json", "[1]", "holds files that no audit wrote"),
-        ("examples/examples.json", "[{}, 1]", "holds files that no audit wrote"),
-        ("training.jsonl", "[1]\n", "holds files that no audit wrote"),
+        ("inputs.json", "[1]", "inputs.json cannot be read as a run's notes"),
+        ("examples/examples.json", "[{}, 1]", "examples.json cannot be read as a list of examples"),
+        ("training.jsonl", "[1]\n", "training.jsonl cannot be read as a log of training, for its line 1"),
+        ("recordings.jsonl", "", "does not list the train recordings that"),
         ("rows.parquet", "", "truncated or not a Parquet file"),
     ],
 )

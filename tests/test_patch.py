@@ -254,10 +254,12 @@ def test_rates_keep_the_patched_weights(shared):
         (lambda f: edit(f, parent="toyy"), "Unknown predictor 'toyy'"),
         (lambda f: edit(f, parent="toys:listed"), "patched from: Unknown predictor 'toys:listed'"),
         (lambda f: edit(f, parent=str(f)), "patched from: Unknown predictor"),
-        (lambda f: hostile(f, {"": np.array([print], object)}), "does not hold"),
-        (lambda f: hostile(f, {"": np.array(["a"] * 8)}), "does not hold the weights"),
-        (lambda f: hostile(f, {"": np.zeros(3, np.float32)}), "does not hold the weights"),
-        (lambda f: hostile(f, {}), "does not hold the weights"),
+        (lambda f: edit(f, name="nisqa"), "calls its predictor 'nisqa', and 'toy-patched-"),
+        (lambda f: edit(f, name="../../../x"), "is its name: copy the folder anew"),
+        (lambda f: hostile(f, {"": np.array([print], object)}), "'' is object.1., expected float32.8.*: it does not"),
+        (lambda f: hostile(f, {"": np.array(["a"] * 8)}), "does not hold weights of toy; patch again"),
+        (lambda f: hostile(f, {"": np.full(8, np.nan, np.float32)}), "weights that are not finite, such as ''"),
+        (lambda f: hostile(f, {}), "holds nothing, expected ''"),
     ],
 )
 def test_damaged_folders_are_refused(listed, tmp_path, damage, message):
@@ -270,7 +272,9 @@ def test_damaged_folders_are_refused(listed, tmp_path, damage, message):
 
 def edit(folder, **changes):
     record = json.loads((folder / patched.RECORD).read_text())
-    (folder / patched.RECORD).write_text(json.dumps(record | changes))
+    record |= changes
+    named = {"name": f"{record['parent']}-patched-{record['params'][:6]}"} | changes
+    (folder / patched.RECORD).write_text(json.dumps(record | named))
 
 
 def hostile(folder, arrays):

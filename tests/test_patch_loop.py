@@ -2,6 +2,7 @@
 
 import json
 import os
+import shutil
 import subprocess
 import sys
 from functools import partial
@@ -88,6 +89,43 @@ def test_pairs_are_the_signals_of_the_rows(done):
             for w in (preferred, rejected)
         ]
         assert scores[1] - scores[0] > 0.3
+
+
+@pytest.fixture
+def pairs_of(done, tmp_path):
+    """A copy of the run, an attack in it, and a file of its pairs."""
+    copy = Path(shutil.copytree(done[0], tmp_path / "copy"))
+    attack = copy / "rounds" / "1" / "latent-toy" / "pgd"
+    return copy, attack, attack / pairs.FOLDER / "000000.npz"
+
+
+def test_pairs_that_are_lost_are_not_done_without(pairs_of, clips):
+    copy, attack, file = pairs_of
+    file.unlink()
+    with pytest.raises(ValueError, match=r"holds 0 pairs, and .*round\.json says \d+: delete .*pgd and go on"):
+        run([clips], out=copy, recipe=Recipe(**RECIPE), resume=True, **PGD)
+    file.write_bytes(b"")
+    with pytest.raises(ValueError, match=rf"delete {attack} and go on with --resume"):
+        run([clips], out=copy, recipe=Recipe(**RECIPE), resume=True, **PGD)
+
+
+CHANGES = {
+    "other names": (lambda held: {"x": held["length"]}, "it holds 'x', expected 'length'"),
+    "no lengths": (lambda held: held | {"length": 0 * held["length"]}, "do not go together"),
+    "other lengths": (lambda held: held | {"rejected": held["rejected"][:, 1:]}, "do not go together"),
+    "fewer": (lambda held: held | {"rejected": held["rejected"][1:]}, "do not go together"),
+    "scores": (lambda held: held | {"rejected": held["rejected"] / 2}, r"'rejected' is float64"),
+}
+
+
+@pytest.mark.parametrize("change,message", CHANGES.values(), ids=CHANGES)
+def test_pairs_of_another_kind_are_refused(pairs_of, change, message):
+    _, attack, file = pairs_of
+    with np.load(file) as stored:
+        held = dict(stored)
+    np.savez(file, **change(held))
+    with pytest.raises(ValueError, match=message):
+        list(pairs.read(attack))
 
 
 def test_a_process_that_is_killed_anywhere_ends_as_one_that_is_not(clips, tmp_path):
@@ -180,6 +218,7 @@ def test_ratings_of_people_take_the_place_of_the_predictors_own(clips, tmp_path)
         ({"codecs": [toys.codec(), toys.codec()]}, "Two codecs are called 'toy'"),
         ({"seed": 2**32 - 2}, "the last one's must be below"),
         ({"predictor": toys.predictor()._replace(name="mine")}, "mine cannot be patched, for its name"),
+        ({"codecs": [toys.codec()._replace(name="../../esc")]}, "becomes a folder's, which '../../esc' cannot be"),
         ({"codecs": []}, "a codec for a space that has one"),
         ({"spaces": "codes"}, "pgd"),
         ({"options": {"universal": {"steps": 1}}}, "universal has options, and is not among the attackers"),

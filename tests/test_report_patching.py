@@ -202,8 +202,25 @@ def test_an_unfinished_run_says_so(tmp_path):
     with pytest.raises(ValueError, match="no finished attack of a patching: go on with --resume"):
         patching.make(tmp_path / "begun")
     save(folder / "rounds" / "1" / "round.json", "{")
-    with pytest.raises(ValueError, match=r"round\.json is damaged"):
+    with pytest.raises(ValueError, match=r"round\.json cannot be read as a round's record: delete it and go on"):
         patching.make(folder)
+
+
+DAMAGED = {
+    "inputs.json": ("[]", "5", "{}"),
+    "rounds/1/round.json": ("[]", "5", '{"a": 1}', '{"found": {}, "pairs": 1, "distance": 0}', "[" * 200_000),
+    "rounds/2/fit/fitting.jsonl": ("[]\n", "5", '{"a": 1}\n', '{"step": 1, "ranking": "x"}\n', "[" * 200_000),
+    "rounds/1/patched/patched.json": ("[]", "5", "{}"),
+    f"rounds/2/{LATENT}/summary.json": ("[]", "5", "{}"),
+}
+
+
+@pytest.mark.parametrize("name,content", [(name, text) for name, texts in DAMAGED.items() for text in texts])
+def test_damaged_files_are_named(tmp_path, name, content):
+    write_run(tmp_path / "run")
+    save(tmp_path / "run" / name, content)
+    with pytest.raises(ValueError, match=re.escape(str(tmp_path / "run" / name))):
+        patching.make(tmp_path / "run")
 
 
 def test_rounds_without_pairs_and_attacks_without_verdicts(tmp_path):

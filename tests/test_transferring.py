@@ -246,11 +246,23 @@ def test_what_cannot_be_transferred_is_refused_in_one_sentence(trained, moved, c
     noted = (copy / "recordings.jsonl").read_text()
     (copy / "recordings.jsonl").write_text(noted.replace('"digest": "', '"digest": "0'))
     assert "are not what they were" in refused([copy], out=out)
+    (copy / "recordings.jsonl").write_text(noted.partition("\n")[2])
+    assert "does not list the train recordings" in refused([copy], out=out)
     (copy / "recordings.jsonl").write_text(noted)
+    summary = (copy / "summary.json").read_text()
+    for content in ("[]", "{}", "5", "[" * 200_000, summary.replace('"interval"', '"intervals"')):
+        (copy / "summary.json").write_text(content)
+        assert "summary.json cannot be read as a run's summary: make it anew by jaxhack report" in refused(
+            [copy], out=out
+        )
+    (copy / "summary.json").write_text(summary)
+    (copy / "run.json").write_text(stored.replace('"steps": 4', '"steps": 4, "stepps": 4'))
+    assert "holds other settings than an audit's" in refused([copy], out=out)
+    (copy / "run.json").write_text(stored)
     spaces.save_statistics(copy / "statistics.npz", spaces.Statistics(np.zeros(3), np.ones(3)))
-    assert "the latent has 8 channels" in refused([copy], out=out)
+    assert "statistics of a latent of 8 channels" in refused([copy], out=out)
     (copy / "statistics.npz").write_bytes(b"damaged")
-    assert "cannot be read as a latent's statistics" in refused([copy], out=out)
+    assert "(File is not a zip file)" in refused([copy], out=out)
     (copy / "statistics.npz").unlink()
     assert "before runs kept what a transfer needs (statistics.npz)" in refused([copy], out=out)
     shutil.copy(trained / "statistics.npz", copy)
@@ -265,6 +277,22 @@ def test_what_cannot_be_transferred_is_refused_in_one_sentence(trained, moved, c
     (tmp_path / "mine" / "transfer.csv").write_text("mine")
     assert "transfer.csv exists" in refused([trained], out=tmp_path / "mine")
     assert [path.name for path in (tmp_path / "mine").iterdir()] == ["transfer.csv"]
+
+
+def test_a_record_runs_no_code(rounds, trained, tmp_path, monkeypatch):
+    """A predictor that it names is imported, or read from a folder, only where the caller names it too."""
+    (tmp_path / "evil.py").write_text("raise SystemExit('it was run')")
+    monkeypatch.syspath_prepend(tmp_path)
+    runs = {rounds: [], trained: [other()], rounds / "rounds" / "1" / "latent-toy" / "universal": [other()]}
+    for i, (run_, judges) in enumerate(runs.items()):
+        copy = Path(shutil.copytree(run_, tmp_path / str(i)))
+        for record in copy.rglob("run.json"):
+            stored = json.loads(record.read_text())
+            stored["record"]["predictor"]["name"] = ("evil:f", f"min(toy,{rounds / 'patched'})", "min(evil:f,toy)")[i]
+            record.write_text(json.dumps(stored))
+        assert "whose name alone does not lead to it: give --attacked" in refused(
+            [copy], predictors=judges, out=tmp_path / "out"
+        )
 
 
 def test_overwriting_a_run_takes_what_a_transfer_needs_with_it():

@@ -495,7 +495,7 @@ def _list_models(folder: str | None) -> None:
                 else ", ".join(dict.fromkeys(_command(name, weight) for weight in files)),
             ]
         table.add_row(*[name, kind, have, *row][: len(headings)])
-    console.print(table)
+    console.print(table, markup=False, emoji=False)
 
 
 def _command(name: str, weight) -> str:

@@ -155,6 +155,7 @@ def patch(
         current, ring = parent, replay.empty(min(recipe.capacity, most), samples)
         for number in range(1, recipe.rounds + 1):
             folder, found = out / "rounds" / str(number), dict.fromkeys((source.name for source in sources), 0)
+            after = patching.read_round(folder, record)
             told = suites.numbered(observe, f"round {number} of {recipe.rounds}")
             for source, at_first in zip(sources, first, strict=True):
                 setup, place = set_up(source, current, number, at_first.panel), folder / source.name
@@ -163,9 +164,14 @@ def patch(
                 for batch in pairs.read(place):
                     ring = push(ring, batch, np.ones(len(batch.length), bool))
                     found[source.name] += len(batch.length)
+                if after and (then := after["found"][source.name]) != (now := found[source.name]):
+                    raise ValueError(
+                        f"{place} holds {now} pairs, and {folder / patching.ROUND} says {then}: delete {place} and "
+                        "go on with --resume, which makes them again."
+                    )
             lineage = {"record": record, "round": number, "pairs": int(ring.pushed)}
             current = _fit(recipe, start, current, root, clips, ring, folder, lineage, told)
-            if not (folder / patching.ROUND).exists():
+            if not after:
                 held = {"found": found, "pairs": int(replay.size(ring)), "distance": _distance(start, current, clips)}
                 run.write_json(folder / patching.ROUND, page.plain(held))
         patched.save(out / FOLDER, current, root, patched.read(folder / FOLDER)["lineage"])
@@ -224,6 +230,9 @@ def _sources(
     suites.check_options(options, combined)
     chains = [registry.codec(codec, models=models) for codec in inputs.several(codecs)]
     registry.distinct("codec", [chain.name for chain in chains])
+    for name in (chain.name for chain in chains):
+        if name != (plain := run.folder_name(name)):
+            raise ValueError(f"A codec's name becomes a folder's, which {name!r} cannot be: call it {plain!r}.")
     made = []
     for space, names in combined.items():
         for chain in chains if KINDS[space].chain else [None]:

@@ -10,6 +10,7 @@ import jax.numpy as jnp
 import numpy as np
 
 from jaxhack import audio, detect, dsp
+from jaxhack.arrays import read_npz
 from jaxhack.attack import Setup, Weights, render
 from jaxhack.inputs import Utterance
 from jaxhack.judgement import Attacked, Keep, batches, load, test_key
@@ -159,7 +160,17 @@ def write(folder: Path, number: int, found: Sequence[Pairs], samples: int) -> No
 
 
 def read(folder: Path) -> Iterator[Pairs]:
-    """The pairs of a run's folder, batch by batch."""
+    """The pairs of a run's folder, batch by batch.
+
+    Raises:
+      ValueError: a file is damaged, or holds no pairs.
+    """
+    pcm, count = ((None, None), np.dtype(np.int16)), ((None,), np.dtype(np.int32))
     for file in sorted((folder / FOLDER).glob("*.npz")):
-        with np.load(file, allow_pickle=False) as stored:
-            yield Pairs(**{name: stored[name] for name in Pairs._fields})
+        remedy = f"delete {folder} and go on with --resume, which makes its pairs again"
+        held = Pairs(**read_npz(file, {"preferred": pcm, "rejected": pcm, "length": count}, remedy))
+        number, samples = held.preferred.shape
+        inside = np.all((held.length > 0) & (held.length <= samples))
+        if not (held.rejected.shape == (number, samples) and len(held.length) == number and inside):
+            raise ValueError(f"{file} holds pairs that do not go together: {remedy}.")
+        yield held

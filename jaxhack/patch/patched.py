@@ -1,8 +1,6 @@
 """A predictor with other weights than those published: a folder that is accepted wherever a predictor is named."""
 
-import json
 import os
-import zipfile
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
@@ -12,6 +10,7 @@ import jax.numpy as jnp
 import numpy as np
 
 from jaxhack import run
+from jaxhack.arrays import read_npz
 from jaxhack.patch.fitting import weight_name
 from jaxhack.types import Predictor, PyTree
 from jaxhack.weights import sha256
@@ -38,7 +37,7 @@ def save(folder: Path, predictor: Predictor, parent: Predictor, lineage: Mapping
     os.replace(part, folder / PARAMS)
     digest = sha256(folder / PARAMS)
     record = {
-        "name": f"{parent.name}-patched-{digest[:6]}",
+        "name": _name(parent.name, digest),
         "parent": parent.name,
         "parent_weights": dict(parent.weights),
         "params": digest,
@@ -59,14 +58,12 @@ def load(folder: Path, parent: Predictor) -> Predictor:
         raise ValueError(f"{folder} was patched from other weights of {parent.name} than those found.")
     if not (folder / PARAMS).is_file() or sha256(folder / PARAMS) != record["params"]:
         raise ValueError(f"{folder / PARAMS} is not what {RECORD} says: copy the folder anew, or patch again.")
-    try:
-        with np.load(folder / PARAMS, allow_pickle=False) as stored:
-            found = {name: stored[name] for name in stored.files}
-    except (OSError, ValueError, zipfile.BadZipFile):  # whose hash fits all the same
-        found = {}
     wanted = {name: (leaf.shape, leaf.dtype) for name, leaf in _named(parent.params).items()}
-    if {name: (leaf.shape, leaf.dtype) for name, leaf in found.items()} != wanted:
-        raise ValueError(f"{folder / PARAMS} does not hold the weights of {parent.name}.")
+    remedy = f"it does not hold weights of {parent.name}; patch again"  # though its hash fits
+    found = read_npz(folder / PARAMS, wanted, remedy)
+    broken = [name for name, leaf in found.items() if leaf.dtype.kind == "f" and not np.isfinite(leaf).all()]
+    if broken:
+        raise ValueError(f"{folder / PARAMS} holds weights that are not finite, such as {broken[0]!r}: patch again.")
     leaves = [jnp.asarray(found[name]) for name in wanted]
     return _renewed(parent, jax.tree.unflatten(jax.tree.structure(parent.params), leaves), record)
 
@@ -78,13 +75,17 @@ def read(folder: Path) -> dict[str, Any]:
       ValueError: if it is damaged.
     """
     kinds = {"name": str, "parent": str, "parent_weights": dict, "params": str, "lineage": dict}
-    try:
-        record = json.loads((folder / RECORD).read_text(encoding="utf-8"))
-        if all(isinstance(record[key], kind) for key, kind in kinds.items()):
-            return record
-    except (OSError, ValueError, KeyError, TypeError):
-        pass
-    raise ValueError(f"{folder / RECORD} cannot be read as a patched predictor's record: patch again.")
+    record = run.read_json(folder / RECORD, kinds, "a patched predictor's record", "patch again")
+    if record["name"] != _name(record["parent"], record["params"]):
+        raise ValueError(
+            f"{folder / RECORD} calls its predictor {record['name']!r}, and "
+            f"{_name(record['parent'], record['params'])!r} is its name: copy the folder anew, or patch again."
+        )
+    return record
+
+
+def _name(parent: str, params: str) -> str:
+    return f"{parent}-patched-{params[:6]}"
 
 
 def _renewed(parent: Predictor, params: PyTree, record: Mapping[str, Any]) -> Predictor:

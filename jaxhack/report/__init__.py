@@ -5,7 +5,6 @@ Nothing is computed again that a model computes: the same files give the same by
 
 import csv
 import io
-import json
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
@@ -22,7 +21,30 @@ from jaxhack.stats.success import tau_sweep
 
 TAUS = tuple(round(0.1 * i, 1) for i in range(1, 11))  # MOS; the paper's sweep
 
-__all__ = ["make", "table"]
+_RATES = ("attack_success_rate", "attack_success_rate_naive")
+_GAINS = ("degraded_rate", "mean_gain", "mean_gain_naive", "gain_p90")
+_COUNTS = ("seed", "n", "n_undetermined", "n_failed", "queries", "gradients")
+_ATTACKER = {
+    "attacker": str,
+    "baseline": bool,
+    "interval": [run.MAYBE],
+    "mean_change": {...: run.MAYBE},
+    **dict.fromkeys((*_RATES, *_GAINS), run.MAYBE),
+    **dict.fromkeys(_COUNTS, int),
+}
+SUMMARY = {  # what of a summary is read again, as of `run.fits`
+    "configuration": {"predictor": {"name": str}, "panel": dict},
+    "inputs": {"train": int, "test": int, "unread": [str]},
+    "attackers": [_ATTACKER],
+    **{f"{which}_{rate}": run.MAYBE for which in ("worst", "mean") for rate in _RATES},
+    **dict.fromkeys(("attack_success_rate_sd", "any_attacker_success_rate", "offset"), run.MAYBE),
+    "any_attacker_success_rate_naive": run.MAYBE,
+    "any_attacker_interval": [run.MAYBE],
+    "any_attacker_n": int,
+    "warnings": [str],
+}
+
+__all__ = ["SUMMARY", "make", "read", "table"]
 
 
 def make(folder: str | Path) -> dict[str, Any]:
@@ -55,11 +77,13 @@ def make(folder: str | Path) -> dict[str, Any]:
             f"{folder / 'rows.parquet'} does not hold one row per attacker for each of the {len(record['test'])} "
             "test utterances in run.json: delete it and compute it again with --resume."
         )
-    training, noted = run.read_lines(folder / "training.jsonl"), _read(folder / "inputs.json") or {}
+    logged = {"step": int, ...: [run.MAYBE]}
+    training = run.read_lines(folder / "training.jsonl", logged, "a log of training", "delete it")
+    noted, heard = _noted(folder), run.recordings(folder, record)
     tau = record["settings"]["tau"]
     panel = {name: Rule(**rule) for name, rule in record["panel"].items()}
     success = page.plain(summarise(found, tau, panel))
-    certified = certificate.read(folder)
+    certified = certificate.read(folder, record["test"])
     bounds = page.plain(certificate.summary(*certified, record, found)) if certified else None
     result = {
         "configuration": {k: v for k, v in record.items() if k not in ("train", "test")},
@@ -69,20 +93,20 @@ def make(folder: str | Path) -> dict[str, Any]:
             "train": len(record["train"]),
             "test": len(record["test"]),
             "both": len({*record["train"]} & {*record["test"]}),  # as in the loop of a patching
-            "unread": list(noted.get("unread") or []),
+            "unread": noted["unread"],
         },
         **success,
         "tau_sweep": page.plain(_sweep(found, sorted({*TAUS, tau}), panel)),
         **({"certificate": bounds} if bounds else {}),
         "warnings": [
-            *checks.warnings(record, found, success, training, run.read_lines(folder / "recordings.jsonl")),
-            *(noted.get("warnings") or []),
+            *checks.warnings(record, found, success, training, heard),
+            *noted["warnings"],
             *(certificate.warnings(bounds) if bounds else []),
         ],
     }
     run.write_json(folder / "summary.json", result)
     run.write_text(folder / "table.csv", _csv(result))
-    examples = page.examples(folder / "examples", _read(folder / "examples" / "examples.json") or [])
+    examples = page.examples(folder / "examples", _examples(folder / "examples" / "examples.json"))
     figure = certificate.figure(certified[1]) if certified else None
     run.write_text(folder / "report.html", page.html(result, found, training, examples, figure))
     return result
@@ -169,15 +193,34 @@ def _weighted(record: Mapping[str, Any]) -> list[Mapping[str, Any]]:
     return [record["space"], *(record.get("measures") or {}).values(), record["predictor"], record.get("target", {})]
 
 
-def _read(path: Path) -> Any:
-    """A JSON file's content; None where there is none.
+def read(folder: Path) -> dict[str, Any]:
+    """The summary that :func:`make` left in a run's folder.
 
     Raises:
-      ValueError: naming the file, if it is not JSON.
+      ValueError: it is damaged.
     """
+    remedy = f"make it anew by jaxhack report {folder}"
+    return run.read_json(folder / "summary.json", SUMMARY, "a run's summary", remedy)
+
+
+def _noted(folder: Path) -> dict[str, Any]:
+    """What a run noted of its recordings."""
+    path, remedy = folder / "inputs.json", "delete it, or audit again"
     if not path.exists():
-        return None
-    try:
-        return json.loads(path.read_text(encoding="utf-8"))
-    except ValueError as error:
-        raise ValueError(f"{path} is not valid JSON ({error}): repeat the run with --overwrite.") from error
+        return {"warnings": [], "unread": []}
+    return run.read_json(path, {"warnings": [str], "unread": [str]}, "a run's notes on its recordings", remedy)
+
+
+def _examples(path: Path) -> list[dict[str, Any]]:
+    kinds: dict[str, Any] = {
+        "label": str,
+        "utterance": str,
+        "attacker": str,
+        "seed": int,
+        "files": dict,
+        "verdict": str,
+    }
+    kinds |= dict.fromkeys(("gain", "score_input", "score_reference", "score_attacked"), run.MAYBE)
+    if not path.exists():
+        return []
+    return run.read_json(path, [kinds], "a list of examples", f"delete the folder {path.parent}")

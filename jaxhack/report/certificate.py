@@ -1,6 +1,5 @@
 """What the certificates of a run say: its summary's part ``certificate``, a table, the page's section."""
 
-import json
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from statistics import median
@@ -18,19 +17,33 @@ RECORD, LINES = "certificates.json", "certificates.jsonl"  # settings; an uttera
 Line = Mapping[str, Any]
 
 
-def read(folder: Path) -> tuple[dict[str, Any], list[dict[str, Any]]] | None:
+_BOUND = {"radius": run.NUMBER, "upper": run.MAYBE, "reason": str}
+_REACHED = {"score": run.MAYBE, "lower": run.MAYBE, "failed": int}
+_ATTACK = {"attacker": str, "seed": int, "crossed": bool, **_BOUND, **_REACHED}
+_FAILED = {"utterance": str, "status": ("unreadable", "silent", "too_short", "failed"), "reason": str}
+_MADE = {"utterance": str, "status": "ok", "budget": (_BOUND, None), "attacks": [_ATTACK], **_REACHED}
+
+
+def read(folder: Path, test: Sequence[str]) -> tuple[dict[str, Any], list[dict[str, Any]]] | None:
     """Settings and lines of a run's certificates, what a crash cut off left out; None: it has none.
 
+    Args:
+      folder: the run's.
+      test: ids of its test utterances.
+
     Raises:
-      ValueError: the settings are damaged.
+      ValueError: they are damaged, or of others.
     """
     if not ((folder / RECORD).is_file() and (folder / LINES).is_file()):
         return None
-    try:
-        settings = json.loads((folder / RECORD).read_text(encoding="utf-8"))
-    except ValueError as error:
-        raise ValueError(f"{folder / RECORD} is not valid JSON ({error}): delete it and certify again.") from error
-    lines = run.read_lines(folder / LINES)
+    remedy = f"delete {folder / RECORD} and {folder / LINES}, and certify again"
+    kinds: dict[str, Any] = dict.fromkeys(("sigma", "percentile", "alpha"), run.NUMBER)
+    kinds |= {"predictor": str, "place": str} | dict.fromkeys(("known_draws", "draws", "seed"), int)
+    settings = run.read_json(folder / RECORD, kinds, "the settings of certificates", remedy)
+    lines = run.read_lines(folder / LINES, (_MADE, _FAILED), "certificates", remedy)
+    named = [line["utterance"] for line in lines]
+    if len({*named}) < len(named) or not {*named} <= {*test}:
+        raise ValueError(f"{folder / LINES} is not of the test recordings of {folder}, each once: {remedy}.")
     return (settings, lines) if lines else None
 
 

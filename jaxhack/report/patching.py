@@ -1,6 +1,5 @@
 """The results of a patching, from its stored files alone: in-loop success, round by round, and what mending cost."""
 
-import json
 import shlex
 from collections.abc import Mapping, Sequence
 from pathlib import Path
@@ -43,7 +42,7 @@ def make(folder: Path) -> dict[str, Any]:
     """
     stored = run.read(folder / run.RECORD)
     record = stored["record"]
-    noted, final = _json(folder / "inputs.json") or {}, _patched(folder)
+    noted, final = _noted(folder), _patched(folder)
     rounds = [_round(folder, number, record) for number in range(1, record["recipe"]["rounds"] + 1)]
     rounds = [found for found in rounds if found["in_loop"]]
     if not rounds:
@@ -62,9 +61,14 @@ def make(folder: Path) -> dict[str, Any]:
         "rounds": rounds,
     }
     result = page.plain(result)
-    result["warnings"] = [*checks.patching(record, result), *(noted.get("warnings") or [])]
+    result["warnings"] = [*checks.patching(record, result), *noted.get("warnings", ())]
     fits = {
-        found["round"]: run.read_lines(folder / "rounds" / str(found["round"]) / "fit" / "fitting.jsonl")
+        found["round"]: run.read_lines(
+            folder / "rounds" / str(found["round"]) / "fit" / "fitting.jsonl",
+            {"step": int, ...: run.NUMBER},
+            "a log of fitting",
+            "delete it",
+        )
         for found in rounds
     }
     run.write_json(folder / "summary.json", result)
@@ -75,7 +79,7 @@ def make(folder: Path) -> dict[str, Any]:
 def _round(folder: Path, number: int, record: Mapping[str, Any]) -> dict[str, Any]:
     """What a round has left so far."""
     at = Path("rounds", str(number))
-    after = _json(folder / at / ROUND) or {}
+    after = read_round(folder / at, record) or {}
     found = {name: _attack(folder, at / name, after.get("found", {}).get(name)) for name in record["sources"]}
     return {
         "round": number,
@@ -86,19 +90,38 @@ def _round(folder: Path, number: int, record: Mapping[str, Any]) -> dict[str, An
     }
 
 
+def read_round(folder: Path, record: Mapping[str, Any]) -> dict[str, Any] | None:
+    """What a finished round left in its folder: pairs ``found`` by attack, ``pairs`` held, ``distance``; else None.
+
+    Raises:
+      ValueError: it is damaged.
+    """
+    found: dict[Any, Any] = {**dict.fromkeys(record["sources"], int), ...: ()}
+    return _json(folder / ROUND, {"found": found, "pairs": int, "distance": run.MAYBE}, "a round's record")
+
+
+def _noted(folder: Path) -> dict[str, Any]:
+    kinds = {"warnings": [str], "unread": [str], "clips": int, "distance": run.MAYBE}
+    return _json(folder / "inputs.json", kinds, "a patching's notes on its recordings") or {}
+
+
 def _attack(folder: Path, at: Path, pairs: int | None) -> dict[str, Any] | None:
     """One attack of a round; of pairs that nobody judged, only their number. None: not finished."""
-    summary = _json(folder / at / "summary.json")
-    if summary is None:
+    if not (folder / at / "summary.json").exists():
         return None if pairs is None else {"found": pairs}
+    rates = ("worst_attack_success_rate", "mean_attack_success_rate", "offset")
+    attacker = {"baseline": bool, "attack_success_rate": run.MAYBE, "mean_gain": run.MAYBE, "n": int}
+    kinds: dict[str, Any] = {"attackers": [attacker], "warnings": [str], **dict.fromkeys(rates, run.MAYBE)}
+    remedy = f"make it anew by jaxhack report {folder / at}"
+    summary = run.read_json(folder / at / "summary.json", kinds, "a run's summary", remedy)
     trained = [a for a in summary["attackers"] if not a["baseline"]]
     gains = [a["mean_gain"] for a in trained if known(a["mean_gain"])]
     page_at = at / "report.html"
     return {
-        **{key: summary[key] for key in ("worst_attack_success_rate", "mean_attack_success_rate", "offset")},
+        **{key: summary[key] for key in rates},
         "rates": [a["attack_success_rate"] for a in trained],
         "mean_gain": sum(gains) / len(gains) if gains else None,
-        "n": max(a["n"] for a in trained),
+        "n": max((a["n"] for a in trained), default=0),
         "found": pairs,
         "warnings": len(summary["warnings"]),
         "report": page_at.as_posix() if (folder / page_at).exists() else None,
@@ -107,15 +130,14 @@ def _attack(folder: Path, at: Path, pairs: int | None) -> dict[str, Any] | None:
 
 def _patched(folder: Path) -> dict[str, Any]:
     """Name of the patched predictor in a folder and SHA-256 of its params; None where there is none yet."""
-    record = _json(folder / "patched" / "patched.json") or {}
-    return {key: record.get(key) for key in ("name", "params")}
+    kinds = dict.fromkeys(("name", "params"), str)
+    record = _json(folder / "patched" / "patched.json", kinds, "a patched predictor's record") or {}
+    return {key: record.get(key) for key in kinds}
 
 
-def _json(path: Path) -> dict[str, Any] | None:
-    try:
-        return json.loads(path.read_text(encoding="utf-8")) if path.exists() else None
-    except ValueError as error:
-        raise ValueError(f"{path} is damaged: delete it and go on with --resume.") from error
+def _json(path: Path, kinds: Mapping[str, Any], what: str) -> dict[str, Any] | None:
+    """What a file of a patching holds; None where there is none yet."""
+    return run.read_json(path, kinds, what, "delete it and go on with --resume") if path.exists() else None
 
 
 def worst(found: Mapping[str, Any]) -> float | None:

@@ -2,7 +2,6 @@
 
 import csv
 import io
-import json
 from collections.abc import Container, Mapping, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -12,7 +11,7 @@ from rich.table import Table
 from jaxhack import checks, rows, run
 from jaxhack.checks import known, percent
 from jaxhack.detect import Rule
-from jaxhack.report import page
+from jaxhack.report import SUMMARY, page
 from jaxhack.report.terminal import bare_table
 from jaxhack.stats.success import summary as summarise
 from jaxhack.stats.worst import choose_epsilon, worst_case
@@ -93,10 +92,8 @@ def _finished(folder: Path) -> bool:
 
 
 def _read(folder: Path, settings: Mapping[str, Any]) -> Audit:
-    try:
-        summary = json.loads((folder / "summary.json").read_text(encoding="utf-8"))
-    except ValueError as error:
-        raise ValueError(f"{folder / 'summary.json'} is damaged: remake it by jaxhack report {folder}.") from error
+    remedy, kinds = f"make it anew by jaxhack report {folder}", {key: SUMMARY[key] for key in ("inputs", "warnings")}
+    summary = run.read_json(folder / "summary.json", kinds, "a run's summary", remedy)
     return Audit(settings, run.read(folder / run.RECORD)["record"], summary, rows.read(folder / "rows.parquet"))
 
 

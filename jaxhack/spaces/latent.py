@@ -2,7 +2,6 @@
 
 import math
 import os
-import zipfile
 from collections.abc import Iterable
 from pathlib import Path
 from typing import NamedTuple
@@ -11,6 +10,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
+from jaxhack.arrays import read_npz
 from jaxhack.parallel import mapped
 from jaxhack.types import Array, Codec, Point, Space, Unsuited
 
@@ -159,7 +159,7 @@ def save_statistics(path: Path, statistics: Statistics) -> None:
     """Writes an ``.npz`` file, complete or not at all."""
     part = path.with_name(path.name + ".part")
     with part.open("wb") as file:
-        np.savez(file, mean=np.asarray(statistics.mean), scale=np.asarray(statistics.scale))
+        np.savez(file, mean=np.asarray(statistics.mean, np.float32), scale=np.asarray(statistics.scale, np.float32))
     os.replace(part, path)
 
 
@@ -169,16 +169,11 @@ def load_statistics(path: Path, channels: int) -> Statistics:
     Raises:
       ValueError: the file is damaged, or of another latent.
     """
-    try:
-        with np.load(path, allow_pickle=False) as stored:
-            mean, scale = (np.asarray(stored[name], np.float32) for name in Statistics._fields)
-    except (OSError, ValueError, KeyError, EOFError, zipfile.BadZipFile) as error:
-        raise ValueError(f"{path} cannot be read as a latent's statistics: {error}.") from error
-    if mean.shape != (channels,) or scale.shape != (channels,):
-        raise ValueError(
-            f"{path} holds statistics of {mean.shape} and {scale.shape}, the latent has {channels} channels."
-        )
-    return Statistics(jnp.asarray(mean), jnp.asarray(scale))
+    wanted = dict.fromkeys(Statistics._fields, ((channels,), np.dtype(np.float32)))
+    found = read_npz(path, wanted, f"it does not hold statistics of a latent of {channels} channels; audit again")
+    if not (np.isfinite(found["mean"]).all() and np.isfinite(found["scale"]).all() and (found["scale"] > 0).all()):
+        raise ValueError(f"{path} holds statistics that are not finite, or scales that are not above 0: audit again.")
+    return Statistics(**{name: jnp.asarray(values) for name, values in found.items()})
 
 
 def unit_peak(action: Array) -> tuple[Array, Array]:
