@@ -243,6 +243,8 @@ def test_what_cannot_be_certified_is_refused_in_one_sentence(certified, finished
             PREDICTOR.replace("toy", "toy-patched-abc123"),
             f"by --attacked '{PREDICTOR.replace('toy', 'DIR/patched')}'.",
         ),
+        ("evil:f", "audit 'smoothed(evil:f,waveform=0.01)' or the like."),
+        ("smoothed(mean(toy,evil:f),waveform=0.02)", "is not in the list of models: name it by --attacked."),
     ):
         (copy / "run.json").write_text(stored.replace(PREDICTOR, name))
         assert refused(copy).endswith(given)
@@ -265,7 +267,7 @@ def test_what_cannot_be_certified_is_refused_in_one_sentence(certified, finished
 
 DAMAGED = {
     "certificates.json": ("[]", "null", "5", "{}", "[" * 200_000),
-    "certificates.jsonl": ("{}\n", "5", "[]\n", '{"utterance": "x", "status": "ok"}\n'),
+    "certificates.jsonl": ("{}\n", "5", "[]\n", '{"utterance": "x", "status": "ok", "reason": ""}\n'),
     "recordings.jsonl": ("{}\n", "[]\n", ""),
     "inputs.json": ("[]", "5", "{}"),
 }

@@ -114,6 +114,7 @@ CHANGES = {
     "no lengths": (lambda held: held | {"length": 0 * held["length"]}, "do not go together"),
     "other lengths": (lambda held: held | {"rejected": held["rejected"][:, 1:]}, "do not go together"),
     "fewer": (lambda held: held | {"rejected": held["rejected"][1:]}, "do not go together"),
+    "another length": (lambda held: held | {"preferred": held["preferred"][:, 1:]}, r"expected int16\[any, \d+"),
     "scores": (lambda held: held | {"rejected": held["rejected"] / 2}, r"'rejected' is float64"),
 }
 
@@ -125,7 +126,7 @@ def test_pairs_of_another_kind_are_refused(pairs_of, change, message):
         held = dict(stored)
     np.savez(file, **change(held))
     with pytest.raises(ValueError, match=message):
-        list(pairs.read(attack))
+        list(pairs.read(attack, len(held["preferred"][0])))
 
 
 def test_a_process_that_is_killed_anywhere_ends_as_one_that_is_not(clips, tmp_path):

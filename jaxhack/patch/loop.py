@@ -161,7 +161,7 @@ def patch(
                 setup, place = set_up(source, current, number, at_first.panel), folder / source.name
                 cut = pairs.Cut(setup.sample_rate, start.sample_rate, samples, start.min_samples)
                 _collect(recipe, setup, training, place, cut, told)
-                for batch in pairs.read(place):
+                for batch in pairs.read(place, samples):
                     ring = push(ring, batch, np.ones(len(batch.length), bool))
                     found[source.name] += len(batch.length)
                 if after and (then := after["found"][source.name]) != (now := found[source.name]):

@@ -159,18 +159,22 @@ def write(folder: Path, number: int, found: Sequence[Pairs], samples: int) -> No
     os.replace(part, file)
 
 
-def read(folder: Path) -> Iterator[Pairs]:
+def read(folder: Path, samples: int | None = None) -> Iterator[Pairs]:
     """The pairs of a run's folder, batch by batch.
+
+    Args:
+      folder: the run's.
+      samples: T of each pair; None: any.
 
     Raises:
       ValueError: a file is damaged, or holds no pairs.
     """
-    pcm, count = ((None, None), np.dtype(np.int16)), ((None,), np.dtype(np.int32))
+    pcm, count = ((None, samples), np.dtype(np.int16)), ((None,), np.dtype(np.int32))
     for file in sorted((folder / FOLDER).glob("*.npz")):
         remedy = f"delete {folder} and go on with --resume, which makes its pairs again"
         held = Pairs(**read_npz(file, {"preferred": pcm, "rejected": pcm, "length": count}, remedy))
-        number, samples = held.preferred.shape
-        inside = np.all((held.length > 0) & (held.length <= samples))
-        if not (held.rejected.shape == (number, samples) and len(held.length) == number and inside):
+        shape = held.preferred.shape
+        inside = np.all((held.length > 0) & (held.length <= shape[1]))
+        if not (held.rejected.shape == shape and held.length.shape == shape[:1] and inside):
             raise ValueError(f"{file} holds pairs that do not go together: {remedy}.")
         yield held
