@@ -7,7 +7,6 @@ fresh draws, which no attacker has seen; each is wrong with a probability of at 
 import json
 import math
 import os
-import re
 from collections.abc import Iterator, Mapping, Sequence
 from functools import partial
 from pathlib import Path
