@@ -244,7 +244,6 @@ def test_what_cannot_be_certified_is_refused_in_one_sentence(certified, finished
             f"by --attacked '{PREDICTOR.replace('toy', 'DIR/patched')}'.",
         ),
         ("evil:f", "audit 'smoothed(evil:f,waveform=0.01)' or the like."),
-        ("smoothed(mean(toy,evil:f),waveform=0.02)", "is not in the list of models: name it by --attacked."),
     ):
         (copy / "run.json").write_text(stored.replace(PREDICTOR, name))
         assert refused(copy).endswith(given)
