@@ -7,7 +7,6 @@ fresh draws, which no attacker has seen; each is wrong with a probability of at 
 import json
 import math
 import os
-import re
 from collections.abc import Iterator, Mapping, Sequence
 from functools import partial
 from pathlib import Path
@@ -204,9 +203,10 @@ def _load(
         audit = folder / "rounds" / "1" / min(record["sources"])
         raise ValueError(f"{folder} is a patching: name one of its audits, such as {audit}.")
     name = attacked or record["predictor"]["name"]
-    if not attacked and re.fullmatch(registry.COMPOSED, name):  # of no other is anything made
+    smoothed = name.strip().startswith("smoothed(")
+    if smoothed and not attacked:
         transferring.named_by(folder, name)
-    smoothing = registry.smoothing(name, models=models)
+    smoothing = registry.smoothing(name, models=models) if smoothed or attacked else None
     if smoothing is None:
         raise ValueError(
             f"{folder} attacked {name}, and only a predictor behind noise has a certificate: audit "

@@ -192,7 +192,9 @@ def _family(
     if found.patching is None:
         raise ValueError(f"{found.folder} is of no patching: name the predictors that are to judge (--predictor).")
     stored = run.read(found.patching / run.RECORD)["record"]["predictor"]
-    parent = _attacked(found.patching, attacked, stored, models)
+    if not attacked:
+        named_by(found.patching, stored["name"])
+    parent = registry.predictor(attacked or stored["name"], models=models)
     _same(found.patching, parent.name, parent.weights, stored["weights"])
     later = map(partial(_after, found.patching), itertools.count(1))
     rounds = itertools.takewhile(lambda folder: (folder / patched.RECORD).exists(), later)
@@ -233,7 +235,9 @@ def load(
     stored = record["predictor"]
     if found.patching and found.number > 1:
         attacked = _after(found.patching, found.number - 1)
-    played = _attacked(folder, attacked, stored, models, sample_rate=stored["sample_rate"])
+    if not attacked:
+        named_by(folder, stored["name"])
+    played = registry.predictor(attacked or stored["name"], models=models, sample_rate=stored["sample_rate"])
     _same(folder, played.name, played.weights, stored["weights"])
     if played.name != stored["name"]:
         raise ValueError(f"The attackers of {folder} were played against {stored['name']}, not {played.name}.")
@@ -244,47 +248,31 @@ def load(
     return Source(found.label, folder, record, settings, played, chain, panel, training, test, noted, best_of)
 
 
-def _settings(folder: Path, record: Mapping[str, Any]) -> Settings:
-    try:
-        return Settings(**record["settings"])
-    except (ValueError, TypeError) as error:
-        raise ValueError(f"{folder / run.RECORD} holds other settings than an audit's: {error}") from error
-
-
-def _attacked(
-    folder: Path,
-    given: str | os.PathLike[str] | Callable | Predictor | None,
-    stored: Mapping[str, Any],
-    models: str | os.PathLike[str] | None,
-    *,
-    sample_rate: int | None = None,
-) -> Predictor:
-    """The predictor of a run: the one that is given, or the one that its record names."""
-    if not given:
-        named_by(folder, stored["name"])
-    return registry.predictor(given or stored["name"], models=models, sample_rate=sample_rate)
-
-
 def named_by(folder: Path, name: str) -> None:
-    """Refuses a predictor's name in a run's record that is not of the list.
+    """Refuses a predictor's name in a run's record that does not lead to it, or that leads to code or files.
 
-    A patched predictor is called by its weights there, and any other may lead to code or files that whoever wrote the
-    record has chosen.
+    Whoever wrote the record has chosen the name: nothing is run or read because it says so.
     """
     if registry.listed(name):
         return
-    given = in_place(name)
-    if given == name:
-        raise ValueError(f"{folder} attacked {name!r}, which is not in the list of models: name it by --attacked.")
-    raise ValueError(
-        f"{folder} attacked {name}, and a patched predictor is found by its folder alone: name it by --attacked "
-        f"{shlex.quote(given)}."
-    )
+    if (given := in_place(name)) != name:
+        raise ValueError(
+            f"{folder} attacked {name}, and a patched predictor is found by its folder alone: name it by --attacked "
+            f"{shlex.quote(given)}."
+        )
+    raise ValueError(f"{folder} attacked {name!r}, whose name alone does not lead to it: give --attacked what does.")
 
 
 def in_place(name: str) -> str:
     """A recorded name with DIR/patched where it calls a patched predictor by its weights."""
     return re.sub(r"^.*-patched-[0-9a-f]{6}$|[^(),]+-patched-[0-9a-f]{6}", "DIR/patched", name)
+
+
+def _settings(folder: Path, record: Mapping[str, Any]) -> Settings:
+    try:
+        return Settings(**record["settings"])
+    except (ValueError, TypeError) as error:
+        raise ValueError(f"{folder / run.RECORD} holds other settings than an audit's: {error}") from error
 
 
 def _listed(noted: Sequence[Mapping[str, Any]], half: str) -> list[inputs.Utterance]:

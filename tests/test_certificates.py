@@ -237,8 +237,6 @@ def test_what_cannot_be_certified_is_refused_in_one_sentence(certified, finished
     for name in ("toy", "denoised(smoothed(toy,waveform=0.02),delayed)"):
         (copy / "run.json").write_text(stored.replace(PREDICTOR, name))
         assert f"attacked {name}, and only a predictor behind noise has a certificate" in refused(copy)
-    (copy / "evil.py").write_text("raise SystemExit('it was run')")
-    monkeypatch.syspath_prepend(copy)
     for name, given in (
         ("toy-patched-abc123", "audit 'smoothed(DIR/patched,waveform=0.01)' or the like."),
         (
@@ -246,10 +244,14 @@ def test_what_cannot_be_certified_is_refused_in_one_sentence(certified, finished
             f"by --attacked '{PREDICTOR.replace('toy', 'DIR/patched')}'.",
         ),
         ("evil:f", "audit 'smoothed(evil:f,waveform=0.01)' or the like."),
-        ("smoothed(mean(toy,evil:f),waveform=0.02)", "is not in the list of models: name it by --attacked."),
     ):
         (copy / "run.json").write_text(stored.replace(PREDICTOR, name))
         assert refused(copy).endswith(given)
+    (copy / "evil.py").write_text("raise SystemExit('it was run')")
+    monkeypatch.syspath_prepend(copy)
+    for name in ("smoothed(evil:f,waveform=0.02)", "smoothed(mean(toy,evil:f),waveform=0.02)"):
+        (copy / "run.json").write_text(stored.replace(PREDICTOR, name))
+        assert f"attacked '{name}', whose name alone does not lead to it: give --attacked" in refused(copy)
     suite = {"predictor": "toy", "legs": {"a": {}}, "left_out": {}, "validation": []}
     (copy / "run.json").write_text(json.dumps({"record": suite, "versions": {}}))
     assert "is a suite: name one of its audits" in refused(copy)

@@ -10,6 +10,7 @@ import toys
 
 from experiments.table2_patching import presets, run, table
 from jaxhack import registry
+from jaxhack.patch import Recipe, loop
 
 pytestmark = [
     pytest.mark.standard_promotion,
@@ -40,6 +41,17 @@ def test_the_smallest_size(tmp_path, capsys, monkeypatch):
     assert capsys.readouterr().out == printed
     assert stored == {path: path.read_bytes() for path in folder.rglob("*") if path.is_file()}
     assert not any(str(tmp_path).encode() in content for content in stored.values()), "a path of this machine"
+
+
+@pytest.mark.parametrize("preset", presets.PRESETS.values(), ids=lambda preset: preset.name)
+def test_every_loop_of_a_preset_can_be_run(preset):
+    for how in preset.defences.values():
+        if isinstance(how, presets.Loop):
+            kinds = list(dict.fromkeys(attacker.partition("/")[0] for attacker in how.attackers))
+            sizes = dict(preset.sizes) | {"seeds": how.draws or 1}
+            recipe = Recipe(**preset.recipe | how.recipe)
+            given = recipe, how.codecs and ["mini"], kinds, how.attackers, run.own_options(preset, how)
+            assert loop.find_sources(*given, sizes.pop("profile"), sizes, None)
 
 
 def test_a_difference_is_of_whole_speakers(tmp_path):

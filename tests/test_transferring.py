@@ -290,7 +290,7 @@ def test_a_record_runs_no_code(rounds, trained, tmp_path, monkeypatch):
             stored = json.loads(record.read_text())
             stored["record"]["predictor"]["name"] = ("evil:f", f"min(toy,{rounds / 'patched'})", "min(evil:f,toy)")[i]
             record.write_text(json.dumps(stored))
-        assert "is not in the list of models: name it by --attacked" in refused(
+        assert "whose name alone does not lead to it: give --attacked" in refused(
             [copy], predictors=judges, out=tmp_path / "out"
         )
 

@@ -11,9 +11,9 @@ import csv
 import json
 import os
 import shutil
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import jaxhack as jh
 from experiments.command import command
@@ -164,7 +164,7 @@ def _trained(
         codecs=how.codecs,
         spaces=list(dict.fromkeys(attacker.partition("/")[0] for attacker in how.attackers)),
         attackers=how.attackers,
-        options=size.in_loop if recipe.source == "hacks" else {},
+        options=own_options(size, how),
         rated=speech.rated,
         models=models,
         out=out,
@@ -174,6 +174,12 @@ def _trained(
         **size.sizes | {"seeds": how.draws or size.sizes["seeds"], "seed": seed},
     )
     return out / "patched"
+
+
+def own_options(size: Preset, how: Loop) -> dict[str, Mapping[str, Any]]:
+    """The options inside a loop of those attackers that it has."""
+    kinds = {attacker.rpartition("/")[2] for attacker in how.attackers}
+    return {name: given for name, given in size.in_loop.items() if name in kinds}
 
 
 def _attacked(folder: Path, weights: dict[str, str]) -> bool:

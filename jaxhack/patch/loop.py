@@ -107,7 +107,7 @@ def patch(
     parent = registry.predictor(predictor, models=models)
     needs_weights(parent)
     root = _root(predictor, parent, models)
-    sources = _sources(recipe, codecs, spaces, attackers, options or {}, profile, settings, models)
+    sources = find_sources(recipe, codecs, spaces, attackers, options or {}, profile, settings, models)
     if (last := sources[0].settings.seed + recipe.rounds - 1) >= 2**32:
         raise ValueError(f"Each round has the next seed: the last one's must be below 2**32, got {last}.")
     training, _, warnings = auditing.choose(
@@ -203,7 +203,7 @@ def _root(
         ) from error
 
 
-def _sources(
+def find_sources(
     recipe: Recipe,
     codecs: str | Codec | Sequence[str | Codec],
     kinds: Sequence[str] | str,

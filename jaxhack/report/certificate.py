@@ -20,8 +20,8 @@ Line = Mapping[str, Any]
 _BOUND = {"radius": run.NUMBER, "upper": run.MAYBE, "reason": str}
 _REACHED = {"score": run.MAYBE, "lower": run.MAYBE, "failed": int}
 _ATTACK = {"attacker": str, "seed": int, "crossed": bool, **_BOUND, **_REACHED}
-_LINE = {"utterance": str, "status": str, "reason": str}
-_MADE = {"budget": (_BOUND, None), "attacks": [_ATTACK], **_REACHED}
+_FAILED = {"utterance": str, "status": ("unreadable", "silent", "too_short", "failed"), "reason": str}
+_MADE = {"utterance": str, "status": "ok", "budget": (_BOUND, None), "attacks": [_ATTACK], **_REACHED}
 
 
 def read(folder: Path, test: Sequence[str]) -> tuple[dict[str, Any], list[dict[str, Any]]] | None:
@@ -40,9 +40,7 @@ def read(folder: Path, test: Sequence[str]) -> tuple[dict[str, Any], list[dict[s
     kinds: dict[str, Any] = dict.fromkeys(("sigma", "percentile", "alpha"), run.NUMBER)
     kinds |= {"predictor": str, "place": str} | dict.fromkeys(("known_draws", "draws", "seed"), int)
     settings = run.read_json(folder / RECORD, kinds, "the settings of certificates", remedy)
-    lines = run.read_lines(folder / LINES, _LINE, "certificates", remedy)
-    if not run.fits([line for line in lines if line["status"] == "ok"], [_MADE]):
-        raise ValueError(f"{folder / LINES} holds lines that are no certificates: {remedy}.")
+    lines = run.read_lines(folder / LINES, (_MADE, _FAILED), "certificates", remedy)
     named = [line["utterance"] for line in lines]
     if len({*named}) < len(named) or not {*named} <= {*test}:
         raise ValueError(f"{folder / LINES} is not of the test recordings of {folder}, each once: {remedy}.")
