@@ -9,7 +9,7 @@ import sys
 from collections.abc import Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from importlib.metadata import PackageNotFoundError, version
-from pathlib import Path
+from pathlib import Path, PurePath
 from typing import Any
 
 RECORD = "run.json"
@@ -224,7 +224,11 @@ def read(found: Path) -> dict[str, Any]:
     """
     what, remedy = "a run's record", f"delete the folder {found.parent} and run it anew"
     stored = read_json(found, {"record": dict, "versions": dict}, what, remedy)
-    return read_json(found, {"record": KINDS[_kind(stored["record"])]}, what, remedy)
+    made = read_json(found, {"record": KINDS[_kind(stored["record"])]}, what, remedy)
+    for name in (*made["record"].get("legs", ()), *made["record"].get("sources", ())):  # folders below the run's
+        if PurePath(name).is_absolute() or ".." in PurePath(name).parts or PurePath(name) == PurePath():
+            raise ValueError(f"{found} cannot be read as {what}, for {name!r} is no folder in it: {remedy}.")
+    return made
 
 
 def versions() -> dict[str, str]:

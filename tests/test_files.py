@@ -129,6 +129,15 @@ def test_recordings_are_those_of_the_record(tmp_path):
             run.recordings(tmp_path, record)
 
 
+@pytest.mark.parametrize("name", ["../x", "a/../../x", "/tmp", ".", ""])
+def test_a_part_of_a_run_lies_in_its_folder(tmp_path, name):
+    """What --overwrite deletes, and what a transfer reads, goes by these names."""
+    record = {"predictor": "toy", "legs": {name: {}}, "left_out": {}, "validation": []}
+    (tmp_path / "run.json").write_text(json.dumps({"record": record, "versions": {}}))
+    with pytest.raises(ValueError, match="is no folder in it"):
+        run.read(tmp_path / "run.json")
+
+
 @pytest.mark.parametrize("name", ["[/b]", "model[v2].onnx", "[red]x", ":smile:", "a\\"])
 def test_a_name_in_a_table_is_no_markup(name):
     from rich.console import Console
