@@ -24,11 +24,12 @@ if _WORKER and hasattr(os, "sched_setaffinity"):
 # Eight emulated devices on two cores: programs queued behind each other could starve a collective for good.
 jax.config.update("jax_cpu_enable_async_dispatch", False)
 
-# Programs compiled once serve every test and subprocess of this session.
-_CACHE = tempfile.TemporaryDirectory(prefix="jaxhack-xla-")
-os.environ["JAX_COMPILATION_CACHE_DIR"] = _CACHE.name
+# Programs compiled once serve every test, worker and subprocess of a session: workers find the controller's folder.
+if not _WORKER:
+    _CACHE = tempfile.TemporaryDirectory(prefix="jaxhack-xla-")
+    os.environ["JAX_COMPILATION_CACHE_DIR"] = _CACHE.name
 os.environ["JAX_PERSISTENT_CACHE_MIN_COMPILE_TIME_SECS"] = "0.1"
-jax.config.update("jax_compilation_cache_dir", _CACHE.name)
+jax.config.update("jax_compilation_cache_dir", os.environ["JAX_COMPILATION_CACHE_DIR"])
 jax.config.update("jax_persistent_cache_min_compile_time_secs", 0.1)
 
 SHARED = Path(__file__).resolve().parents[2] / "shared"

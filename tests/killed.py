@@ -25,9 +25,7 @@ PLACES = (
     ("/rounds/1/latent-toy/universal/(checkpoints|training)", 20),
     ("/rounds/1/latent-toy/universal/(pairs|parts|.rows)", 10),
     ("/rounds/1/fit/(checkpoints|fitting)", 20),
-    ("/rounds/1/patched/", 4),
     ("/rounds/2/latent-toy/universal/", 40),
-    ("/rounds/2/fit/", 20),
     ("/(patched/|summary)", 6),
 )
 

@@ -120,7 +120,7 @@ def test_examples_are_what_was_judged(done):
 
 def test_fewer_utterances_than_labels():
     row = {"baseline": False, "status": "ok", "seed": 0, "verdict": "hack", "gain": 1.0}
-    assert [label for label, _ in examples.choose([row])] == ["median"]
+    assert [label for label, _ in examples.choose([row])] == ["median gain"]
     assert examples.choose([row | {"status": "unreadable"}]) == []
 
 
