@@ -14,6 +14,7 @@ from pathlib import Path
 
 import jaxhack as jh
 from experiments.command import command
+from experiments.files import keep, write_list
 from jaxhack.progress import display
 from jaxhack.report import suite as report
 
@@ -49,12 +50,7 @@ def recordings(shared: Path, work: Path) -> Path:
         for row in csv.DictReader(file):
             if row["clean_file"] in clean:
                 lines.append((shared / "degraded" / row["file"], clean[row["clean_file"]]["speaker"]))
-    work.mkdir(parents=True, exist_ok=True)
-    with (work / "recordings.csv").open("w", newline="") as file:
-        writer = csv.writer(file)
-        writer.writerow(("id", "file", "speaker"))
-        writer.writerows((path.name, path.resolve(), speaker) for path, speaker in lines)
-    return work / "recordings.csv"
+    return write_list(work / "recordings.csv", [(path.name, path, speaker) for path, speaker in lines])
 
 
 def run(predictor: str, shared: Path, work: Path, results: Path, *, tiny: bool = False) -> dict:
@@ -67,7 +63,7 @@ def run(predictor: str, shared: Path, work: Path, results: Path, *, tiny: bool =
 
         def finished(stage: str, done: int, total: int, figures: dict) -> None:
             if stage == "start":
-                keep(out, kept)
+                keep_all(out, kept)
             observe(stage, done, total, figures)
 
         summary = jh.suite(
@@ -83,18 +79,15 @@ def run(predictor: str, shared: Path, work: Path, results: Path, *, tiny: bool =
             observe=finished,
             **COMMON | (TINY if tiny else {}),
         )
-    keep(out, kept)
+    keep_all(out, kept)
     return summary
 
 
-def keep(out: Path, kept: Path) -> None:
+def keep_all(out: Path, kept: Path) -> None:
     """Copies the small files of a suite and of its finished audits."""
     for folder in (out, *(path.parent for path in out.glob("*/*/summary.json"))):
-        for file in KEPT:
-            if (folder / file).exists() and not (folder == out and file == "rows.parquet"):
-                target = kept / folder.relative_to(out) / file
-                target.parent.mkdir(parents=True, exist_ok=True)
-                shutil.copyfile(folder / file, target)
+        names = [name for name in KEPT if not (folder == out and name == "rows.parquet")]
+        keep(folder, kept / folder.relative_to(out), names)
 
 
 def table(results: Path) -> str:

@@ -8,7 +8,6 @@ audits NISQA behind noise by PGD and certifies each run. Can be interrupted and 
 
 import csv
 import json
-import shutil
 from collections.abc import Sequence
 from pathlib import Path
 from statistics import median
@@ -16,6 +15,7 @@ from typing import NamedTuple
 
 import jaxhack as jh
 from experiments.command import command
+from experiments.files import keep, markdown, write_list
 from jaxhack.progress import display
 from jaxhack.report import page
 
@@ -68,15 +68,12 @@ def run(name: str, shared: Path, work: Path, results: Path, *, tiny: bool = Fals
     case, out = RUNS[name], work / name
     with (shared / "speech" / "manifest.csv").open(newline="") as file:
         lines = [row for row in csv.DictReader(file) if SECONDS[0] < float(row["seconds"]) <= SECONDS[1]]
-    work.mkdir(parents=True, exist_ok=True)
-    with (work / "recordings.csv").open("w", newline="") as file:
-        writer = csv.writer(file)
-        writer.writerow(("id", "file", "speaker"))
-        writer.writerows((row["file"], (shared / "speech" / row["file"]).resolve(), row["speaker"]) for row in lines)
+    found = [(row["file"], shared / "speech" / row["file"], row["speaker"]) for row in lines]
+    listed = write_list(work / "recordings.csv", found)
     with display() as observe:
         given = {"models": shared / "models", "observe": observe}
         jh.audit(
-            [work / "recordings.csv"],
+            [listed],
             predictor=case.smoothed,
             codec="lyra",
             space=case.space,
@@ -88,25 +85,23 @@ def run(name: str, shared: Path, work: Path, results: Path, *, tiny: bool = Fals
         resume = (out / "certificates.json").exists()
         jh.certify_run(out, draws=16 if tiny else case.draws, resume=resume, **given)
     tested = {row["utterance"] for row in jh.rows.read(out / "rows.parquet")}
-    heard = [u for u in jh.inputs.collect([work / "recordings.csv"]) if u.id in tested]
+    heard = [u for u in jh.inputs.collect([listed]) if u.id in tested]
     plain = jh.predictor(case.predictor, models=shared / "models")
     (results / name).mkdir(parents=True, exist_ok=True)
     scores = {row["file"]: row["score"] for row in jh.score_files(plain, heard)}
     (results / name / PLAIN).write_text(json.dumps(scores, indent=0) + "\n")
-    for file in KEPT:
-        shutil.copyfile(out / file, results / name / file)
+    keep(out, results / name, KEPT)
 
 
 def table(results: Path) -> str:
     """The results as Markdown, one line a case."""
-    lines = ["| " + " | ".join(HEADS) + " |", "| --- " * len(HEADS) + "|"]
+    lines = []
     for name, case in RUNS.items():
         if (results / name / "summary.json").exists():
             found = json.loads((results / name / "summary.json").read_text())["certificate"]
             plain = median(json.loads((results / name / PLAIN).read_text()).values())
-            cells = [case.smoothed, case.space, f"{case.epsilon:g}", *_cells(found, plain)]
-            lines.append("| " + " | ".join(cells) + " |")
-    return "\n".join(lines)
+            lines.append([case.smoothed, case.space, f"{case.epsilon:g}", *_cells(found, plain)])
+    return markdown(HEADS, lines)
 
 
 def _cells(found: dict, plain: float) -> list[str]:

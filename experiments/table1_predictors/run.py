@@ -8,12 +8,12 @@ table is what ``--table`` prints from them, and ``gains.svg`` is drawn from them
 
 import base64
 import json
-import shutil
 from collections.abc import Sequence
 from pathlib import Path
 
 import jaxhack as jh
 from experiments.command import command
+from experiments.files import keep
 from jaxhack.progress import display
 from jaxhack.report import figures
 
@@ -52,9 +52,7 @@ def run(name: str, shared: Path, work: Path, results: Path, *, tiny: bool = Fals
             observe=observe,
             **COMMON | settings | (TINY if tiny else {}),
         )
-    (results / name).mkdir(parents=True, exist_ok=True)
-    for file in KEPT:
-        shutil.copyfile(out / file, results / name / file)
+    keep(out, results / name, KEPT)
     return summary
 
 

@@ -9,14 +9,13 @@ another machine can go on. ``README.md`` holds what ``--table`` prints from them
 
 import csv
 import json
-import os
-import shutil
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
 
 import jaxhack as jh
 from experiments.command import command
+from experiments.files import keep, write_list
 from experiments.table2_patching.presets import PAPER, PRESETS, SMALL, Attack, Loop, Preset
 from experiments.table2_patching.table import picture, table
 from jaxhack import auditing, data, inputs
@@ -64,7 +63,7 @@ def recordings(preset: Preset, shared: Path, work: Path) -> Speech:
         for row in degraded
         if row["condition"] in FAMILIAR and row["clean_file"] in fits
     ]
-    found = inputs.collect([_listed(work / "all.csv", familiar)])
+    found = inputs.collect([write_list(work / "all.csv", familiar)])
     train, test = inputs.split(inputs.limit(found, preset.limit, 0), seed=0)
     known = {utterance.speaker for utterance in train}
     foreign = [
@@ -82,7 +81,7 @@ def recordings(preset: Preset, shared: Path, work: Path) -> Speech:
     ][: preset.limit]
     heard = [Rated(u.id, u.path, None, None, None, "test", {"speaker": u.speaker}) for u in test]
     train_list, test_list = (
-        _listed(work / f"{name}.csv", [(u.id, u.path, u.speaker) for u in half])
+        write_list(work / f"{name}.csv", [(u.id, u.path, u.speaker) for u in half])
         for name, half in (("train", train), ("test", test))
     )
     return Speech(train_list, test_list, {"test": heard, "foreign": foreign}, [])
@@ -93,7 +92,8 @@ def rated(ratings: str, others: Sequence[str], work: Path) -> Speech:
     found = data.read(ratings)
     halves = {half: [one for one in found if one.split == half] for half in ("train", "test")}
     lists = [
-        _listed(work / f"{half}.csv", [(one.id, one.audio, _speaker(one)) for one in halves[half]]) for half in halves
+        write_list(work / f"{half}.csv", [(one.id, one.audio, _speaker(one)) for one in halves[half]])
+        for half in halves
     ]
     heard = {name: [one for one in data.read(name) if one.split == "test" and one.mos is not None] for name in others}
     return Speech(*lists, {"test": halves["test"], **heard}, found)
@@ -101,15 +101,6 @@ def rated(ratings: str, others: Sequence[str], work: Path) -> Speech:
 
 def _speaker(one: Rated) -> str:
     return one.meta.get("speaker") or one.system or one.id
-
-
-def _listed(file: Path, found: Sequence[tuple[str, Path, str]]) -> Path:
-    file.parent.mkdir(parents=True, exist_ok=True)
-    with file.open("w", newline="") as out:
-        writer = csv.writer(out)
-        writer.writerow(("id", "file", "speaker"))
-        writer.writerows((name, path.resolve(), speaker) for name, path, speaker in found)
-    return file
 
 
 def run(
@@ -139,16 +130,16 @@ def run(
             predictor = how.format(predictor)
         elif how:
             predictor = _trained(size, how, int(seed), speech, out / "patch", **given)
-            _keep(out / "patch", kept / "patch", ("run.json", "summary.json"))
+            keep(out / "patch", kept / "patch", ("run.json", "summary.json"))
         weights = dict(jh.predictor(predictor, models=shared / "models").weights)
         for label, attack in size.attacks.items():
             if not _attacked(kept / label, weights):
                 _audit(size, attack, predictor, int(seed), speech, out / label, **given)
-                _keep(out / label, kept / label, KEPT)
+                keep(out / label, kept / label, KEPT)
         if isinstance(how, Loop) and how.recipe.get("source", "hacks") == "hacks":
             resume = (out / "replay").exists()
             jh.transfer([out / "patch"], [speech.test], predictors=(), out=out / "replay", resume=resume, **given)
-            _keep(out / "replay", kept, ("transfer.csv",))
+            keep(out / "replay", kept, ("transfer.csv",))
     _write_scores(predictor, speech, shared / "models", kept / "scores.csv")  # the last: the run is done
 
 
@@ -226,14 +217,6 @@ def _write_scores(predictor: str | Path, speech: Speech, models: Path, file: Pat
             for one, row in zip(wanted, score_files(made, data.utterances(wanted)), strict=True):
                 writer.writerow((name, one.id, _speaker(one), one.system, one.mos, row["score"]))
     part.rename(file)
-
-
-def _keep(folder: Path, kept: Path, names: Sequence[str]) -> None:
-    kept.mkdir(parents=True, exist_ok=True)
-    for name in names:
-        if (folder / name).exists():
-            shutil.copyfile(folder / name, kept / f"{name}.part")
-            os.replace(kept / f"{name}.part", kept / name)
 
 
 def main(argv: Sequence[str] | None = None) -> None:

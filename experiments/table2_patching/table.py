@@ -11,6 +11,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
+from experiments.files import markdown
 from experiments.table2_patching.presets import MULTI, PRESETS, RANDOM, UNDEFENDED, Loop, Preset
 from jaxhack import rows
 from jaxhack.detect import Rule
@@ -49,13 +50,9 @@ def _of(found: Found) -> str:
     if not found.finished(UNDEFENDED):
         return f"Still to be made: {', '.join(found.missing)}."
     known = [defence for defence in found.preset.defences if found.finished(defence)]
-    parts = [_table(*attacks(found, known)), _table(*fidelity(found, known)), *_replays(found), decisions(found)]
+    parts = [markdown(*attacks(found, known)), markdown(*fidelity(found, known)), *_replays(found), decisions(found)]
     parts += [f"Still to be made: {', '.join(found.missing)}."] if found.missing else []
     return "\n\n".join(part for part in parts if part)
-
-
-def _table(heads: Sequence[str], lines: Sequence[Sequence[str]]) -> str:
-    return "\n".join("| " + " | ".join(cells) + " |" for cells in (heads, ["---"] * len(heads), *lines))
 
 
 def attacks(found: Found, known: Sequence[str]) -> tuple[list[str], list[list[str]]]:
@@ -120,7 +117,7 @@ def _replays(found: Found) -> Iterator[str]:
                 f"attackers of {defence}: hacked, gain",
                 *(f"R{j}" for j in range(len(next(iter(tables[0].values()))))),
             ]
-            yield _table(heads, [[name, *_replayed([t[name] for t in tables])] for name in tables[0]])
+            yield markdown(heads, [[name, *_replayed([t[name] for t in tables])] for name in tables[0]])
 
 
 def _replayed(seeds: Sequence[Sequence[Mapping[str, float]]]) -> Iterator[str]:
