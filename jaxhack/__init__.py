@@ -20,7 +20,7 @@ _FUNCTIONS = {
         "transfer": "transferring",
         "score_files": "scoring",
         "certify": "certifying",
-        "certify_run": "certificates",
+        "certify_run": "certifying",
     },
     **dict.fromkeys(("predictor", "codec", "embedder", "encoder"), "registry"),
 }

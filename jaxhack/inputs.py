@@ -325,7 +325,7 @@ def _rows(path: Path, *, strict: bool) -> list[dict[str, str]]:
 def _json_row(path: Path, number: int, line: str) -> dict[str, str]:
     try:
         row = json.loads(line)
-    except ValueError as error:
+    except (ValueError, RecursionError) as error:
         raise ValueError(f"{str(path)!r} line {number} is not JSON: {error}.") from error
     if not isinstance(row, dict):
         raise ValueError(f"{str(path)!r} line {number}: expected a JSON object, got {line.strip()[:40]!r}.")

@@ -8,7 +8,7 @@ import importlib
 import inspect
 import os
 import re
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
 
@@ -22,6 +22,7 @@ if TYPE_CHECKING:
     from jaxhack import defences
 
 BLACK_BOX_RATE = 16000  # Hz, of a black box that was given none
+DEEPEST = 20  # parentheses in each other, of a name
 COMPOSED = r"\s*(\w+)\((.*)\)\s*"
 FORMS = {  # defences by name, and how they are asked for
     "smoothed": "smoothed(PREDICTOR,waveform=SIGMA) or smoothed(PREDICTOR,CODEC=SIGMA), and draws, percentile, seed",
@@ -219,17 +220,9 @@ def places(*named: Any) -> list[Path]:
 
     Of ``min(runs/a/patched,nisqa)`` that is ``runs/a/patched``: whoever loads it needs that folder.
     """
-    found = []
-    for name in named:
-        if not isinstance(name, str | os.PathLike):
-            continue
-        name = os.fspath(name)
-        if made := re.fullmatch(COMPOSED, name):
-            parts = _parts(name, made[2])
-            found += places(*(parts if made[1] in REDUCE else parts[:1]))
-        elif name not in ENTRIES and os.path.lexists(name):
-            found.append(Path(name))
-    return found
+    texts = [os.fspath(name) for name in named if isinstance(name, str | os.PathLike)]
+    leaves = [leaf for text in texts for leaf in _leaves(text)]
+    return [Path(leaf) for leaf in leaves if leaf not in ENTRIES and os.path.lexists(leaf)]
 
 
 def _patched(folder: Path, models: str | os.PathLike[str] | None, dtype: Any) -> Predictor:
@@ -250,13 +243,19 @@ def listed(name: str) -> bool:
 
 
 def _unlisted(name: str) -> str:
-    """The first word of a predictor's name that is not of the list, or empty."""
-    options = ("waveform", "draws", "percentile", "seed", "quantised", *names("codec"))
-    for word in re.findall(r"[^(),]+", name):
-        key, equals, _ = word.partition("=")
-        if not (key in options if equals else word in (*ENTRIES, *REDUCE, *FORMS)):
-            return word
-    return ""
+    """The first predictor that a name is made of and that is not of the list, or empty."""
+    return next((leaf for leaf in _leaves(name) if leaf not in ENTRIES), "")
+
+
+def _leaves(name: str) -> Iterator[str]:
+    """The predictors that a name is made of, as written: ``min(a,smoothed(b,lyra=0.5))`` of a and b."""
+    made = re.fullmatch(COMPOSED, name)
+    if not made:
+        yield name
+        return
+    parts = _parts(name, made[2])
+    for part in parts if made[1] in REDUCE else parts[:1]:
+        yield from _leaves(part)
 
 
 def smoothing(
@@ -376,6 +375,8 @@ def _parts(name: str, inside: str) -> list[str]:
         depth += {"(": 1, ")": -1}.get(letter, 0)
         if depth < 0:
             break
+        if depth == DEEPEST:
+            raise ValueError(f"The name {name[:40]!r}… is nested too deep: more than {DEEPEST} levels.")
         if letter == "," and not depth:
             parts.append("")
         else:

@@ -157,7 +157,8 @@ jh.audit([{str(clips)!r}], predictor=toys.predictor(), codec=toys.codec(), out={
 """
     tests = Path(__file__).parent
     compiled = {"XLA_FLAGS": "", "JAX_DISABLE_MOST_OPTIMIZATIONS": "1"}  # as here
-    environment = os.environ | compiled | {"PYTHONPATH": f"{tests.parent}{os.pathsep}{tests}"}
+    places = {"PYTHONPATH": f"{tests.parent}{os.pathsep}{tests}", "TMPDIR": str(tmp_path)}
+    environment = os.environ | compiled | places
     killed = subprocess.run([sys.executable, "-c", code], env=environment, capture_output=True, text=True)
     assert killed.returncode == -9, killed.stderr
     assert len((tmp_path / "out" / "training.jsonl").read_text().splitlines()) == 4

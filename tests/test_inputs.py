@@ -128,6 +128,7 @@ def test_manifests(tmp_path, column, form):
         ("m.csv", "", "No audio"),
         ("m.jsonl", '{"file": "a.wav"}\n{broken\n', "line 2 is not JSON"),
         ("m.jsonl", "[1]\n", "expected a JSON object"),
+        ("m.jsonl", "[" * 200_000, "line 1 is not JSON"),
         ("wav.scp", "u1 sox a.wav -t wav - |\n", "line 1 is a command, which is never run"),
         ("wav.scp", "u1 feats.ark:12\n", "line 1: expected 'id path"),
         ("wav.scp", "u1\n", "line 1: expected 'id path"),

@@ -133,7 +133,8 @@ def test_a_process_that_is_killed_anywhere_ends_as_one_that_is_not(clips, tmp_pa
     sizes = {"seeds": 1, "steps": 10, "profile": "quick", "attackers": "universal", "panel": "si_sdr"}
     tests = Path(__file__).parent
     as_here = {"JAX_DISABLE_MOST_OPTIMIZATIONS": "1", "JAX_PERSISTENT_CACHE_MIN_COMPILE_TIME_SECS": "0"}
-    environment = os.environ | as_here | {"PYTHONPATH": f"{tests.parent}{os.pathsep}{tests}"}
+    places = {"PYTHONPATH": f"{tests.parent}{os.pathsep}{tests}", "TMPDIR": str(tmp_path)}
+    environment = os.environ | as_here | places
     given = json.dumps({"settings": sizes, "recipe": RECIPE})
     command = [sys.executable, tests / "killed.py", clips, tmp_path, given]
     ended = subprocess.run(command, env=environment, capture_output=True, text=True)

@@ -57,6 +57,12 @@ def test_unknown_names_are_answered_with_near_ones(make, name, reason):
         make(name)
 
 
+@pytest.mark.parametrize("use", [registry.predictor, registry.places, registry.listed, registry.smoothing])
+def test_names_that_nest_without_end_are_refused(use):
+    with pytest.raises(ValueError, match="nested too deep"):
+        use("smoothed(" * 5000 + "nisqa" + ")" * 5000)
+
+
 def test_rates(listed):
     assert registry.predictor("level", models=listed, sample_rate=48000).min_samples == 9600
     fixed = fakes.level_16k()

@@ -334,11 +334,11 @@ def certify(run, **options: Any) -> None:
     RUN is the folder of a finished audit of smoothed(…). Its report gets a section, and certificates.jsonl a line for
     each test recording.
     """
-    from jaxhack import certificates
+    from jaxhack import certifying
     from jaxhack.report import certificate
 
     with stoppable(), progress.display() as observe:
-        found = certificates.certify_run(run, observe=observe, **options)
+        found = certifying.certify_run(run, observe=observe, **options)
     console = make_console()
     console.print(certificate.table(found))
     print_warnings(console, certificate.warnings(found))

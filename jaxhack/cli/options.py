@@ -51,7 +51,7 @@ def assignment(text: str) -> tuple[str | None, str, Any]:
     owner, _, name = name.strip().rpartition(".")
     try:
         number = json.loads(value)
-    except ValueError:
+    except (ValueError, RecursionError):
         number = None
     if not (name and isinstance(number, int | float)):
         raise ValueError(f"--option takes NAME=VALUE with a number, true or false, got {text!r}.")

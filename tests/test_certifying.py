@@ -12,7 +12,7 @@ import toys
 from click.testing import CliRunner
 
 import jaxhack as jh
-from jaxhack import audio, certificates, registry, rows, run
+from jaxhack import audio, certifying, registry, rows, run
 from jaxhack.cli import main
 from jaxhack.report import certificate as part
 from jaxhack.stats import certificate, lower_bound
@@ -145,7 +145,7 @@ def test_a_wrong_bound_is_found_out(finished, tmp_path, monkeypatch):
     def wrong(scores, *, radius, **options):
         return certificate(scores, radius=0.0 * radius, **options)
 
-    monkeypatch.setattr(certificates, "certificate", wrong)
+    monkeypatch.setattr(certifying, "certificate", wrong)
     copy = copied(finished, tmp_path)
     printed = " ".join(command(copy, *DRAWS, "--limit", "1").stdout.split())
     found = json.loads((copy / "summary.json").read_text())
@@ -209,12 +209,12 @@ def test_no_perturbation_of_the_budget_is_farther_than_its_radius():
     for epsilon in (0.4 / 32768, 3 / 32768, 0.0003):
         delta = np.float32(epsilon) * random.choice([-1, 1], 2000).astype(np.float32)
         far = np.abs(saved(np.clip(x + delta, -1, 1)) - saved(x)).max() * math.sqrt(2000)
-        assert far <= certificates.reach("waveform", epsilon, x) * (1 + 1e-12) <= far + math.sqrt(2000) / 32768 + 1e-9
+        assert far <= certifying.reach("waveform", epsilon, x) * (1 + 1e-12) <= far + math.sqrt(2000) / 32768 + 1e-9
     noise = random.normal(size=2000)
     noise *= 0.003 * np.linalg.norm(x) / np.linalg.norm(noise)
     far = np.linalg.norm(saved(x + noise) - saved(x))
-    assert far <= certificates.reach("noise", 0.003, x) < 1.1 * far
-    assert certificates.reach("latent", 0.5, x) is None
+    assert far <= certifying.reach("noise", 0.003, x) < 1.1 * far
+    assert certifying.reach("latent", 0.5, x) is None
 
 
 def refused(*args):
