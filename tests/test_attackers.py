@@ -8,7 +8,11 @@ from jaxhack.attackers import group_advantages, grpo, random
 from jaxhack.objective import objective
 from jaxhack.spaces import latent
 
-pytestmark = [pytest.mark.standard_promotion, pytest.mark.usefixtures("one_device")]  # optax
+pytestmark = [
+    pytest.mark.standard_promotion,  # optax
+    pytest.mark.quick_compilation,
+    pytest.mark.usefixtures("one_device"),
+]
 
 
 def setup(clips=4):

@@ -18,7 +18,7 @@ from jaxhack import attack, audio, crops, examples, inputs, judgement, objective
 from jaxhack.measures import default_panel
 from jaxhack.settings import Settings
 
-pytestmark = [pytest.mark.standard_promotion, pytest.mark.quick_compilation]  # optax and orbax
+pytestmark = pytest.mark.standard_promotion  # optax and orbax
 
 SETTINGS = {"seeds": 2, "steps": 12, "batch": 2, "group": 4, "crop_seconds": 0.5, "epsilon": 0.5}
 ARMS = [("grpo", 0), ("grpo", 1), ("random", 0), ("random_best", 0)]
@@ -156,9 +156,8 @@ jh.audit([{str(clips)!r}], predictor=toys.predictor(), codec=toys.codec(), out={
          observe=observe, **{SETTINGS!r})
 """
     tests = Path(__file__).parent
-    compiled = {"XLA_FLAGS": "", "JAX_DISABLE_MOST_OPTIMIZATIONS": "1"}  # as here
     places = {"PYTHONPATH": f"{tests.parent}{os.pathsep}{tests}", "TMPDIR": str(tmp_path)}
-    environment = os.environ | compiled | places
+    environment = os.environ | {"XLA_FLAGS": ""} | places
     killed = subprocess.run([sys.executable, "-c", code], env=environment, capture_output=True, text=True)
     assert killed.returncode == -9, killed.stderr
     assert len((tmp_path / "out" / "training.jsonl").read_text().splitlines()) == 4
