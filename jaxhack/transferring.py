@@ -21,7 +21,6 @@ from jaxhack.detect import Rule
 from jaxhack.judgement import attack_test_set
 from jaxhack.measures.panel import make_panel, rules
 from jaxhack.patch import patched
-from jaxhack.patch.loop import FOLDER
 from jaxhack.report import page
 from jaxhack.report.terminal import bare_table
 from jaxhack.settings import Settings
@@ -204,7 +203,7 @@ def _family(
 
 def _after(patching: Path, number: int) -> Path:
     """Where the predictor lies that a round of a patching made; of round 0 it lies nowhere."""
-    return patching / "rounds" / str(number) / FOLDER
+    return patching / "rounds" / str(number) / patched.FOLDER
 
 
 def load(

@@ -390,7 +390,7 @@ def patch(paths, predictor, out, space, codec, attacker, options, ratings, model
     for them.
     """
     from jaxhack import data
-    from jaxhack.patch import loop
+    from jaxhack.patch import loop, patched
 
     recipe = Recipe(**{field.name: given.pop(field.name) for field in fields(Recipe)})
     attackers = listed("--attacker", attacker) if attacker is not None else []
@@ -411,8 +411,8 @@ def patch(paths, predictor, out, space, codec, attacker, options, ratings, model
             **given,
         )
     print_summary(summary, out)
-    patched = Path(out) / loop.FOLDER
-    make_console().print(f"Predictor: {patched}", markup=False, highlight=False, soft_wrap=True)
+    made = Path(out) / patched.FOLDER
+    make_console().print(f"Predictor: {made}", markup=False, highlight=False, soft_wrap=True)
     if summary["unread"]:
         click.echo(f"{len(summary['unread'])} recordings gave nothing to learn from: the report says why", err=True)
         sys.exit(1)

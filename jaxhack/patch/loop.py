@@ -26,7 +26,6 @@ from jaxhack.settings import DEFAULT_CODEC, DEFAULT_PANEL, DEFAULT_PREDICTOR, Re
 from jaxhack.spaces import KINDS
 from jaxhack.types import Codec, Measure, Predictor
 
-FOLDER = "patched"
 DEFAULT_SPACE, DEFAULT_ATTACKER = "latent", "grpo"
 USED = {"hacks": ("spaces", "attackers", "options"), "noise": (), "pgd": ("options",), "random": ("spaces",)}
 
@@ -174,7 +173,7 @@ def patch(
             if not after:
                 held = {"found": found, "pairs": int(replay.size(ring)), "distance": _distance(start, current, clips)}
                 run.write_json(folder / patching.ROUND, page.plain(held))
-        patched.save(out / FOLDER, current, root, patched.read(folder / FOLDER)["lineage"])
+        patched.save(out / patched.FOLDER, current, root, patched.read(folder / patched.FOLDER)["lineage"])
         return patching.make(out)
 
 
@@ -349,8 +348,8 @@ def _fit(
     observe: auditing.Observer,
 ) -> Predictor:
     """The predictor after a round; as it was where there is nothing to rank."""
-    if (folder / FOLDER / patched.RECORD).exists():
-        return patched.load(folder / FOLDER, root)
+    if (folder / patched.FOLDER / patched.RECORD).exists():
+        return patched.load(folder / patched.FOLDER, root)
     params = current.params
     if int(ring.pushed):
         rate = start.sample_rate
@@ -378,7 +377,7 @@ def _fit(
             trainable=start.trainable,
             observe=lambda done, figures: observe("fit", done, recipe.fit_steps, figures),
         )
-    return patched.save(folder / FOLDER, current._replace(params=params), root, lineage)
+    return patched.save(folder / patched.FOLDER, current._replace(params=params), root, lineage)
 
 
 sample = jax.jit(replay.sample, static_argnums=2)

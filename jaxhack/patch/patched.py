@@ -15,6 +15,7 @@ from jaxhack.patch.fitting import weight_name
 from jaxhack.types import Predictor, PyTree
 from jaxhack.weights import sha256
 
+FOLDER = "patched"  # in a patching's folder, and in that of a round
 RECORD, PARAMS = "patched.json", "params.npz"
 
 
