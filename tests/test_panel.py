@@ -292,6 +292,7 @@ def audit(folder, out, **more):
 
 @pytest.mark.standard_promotion
 @pytest.mark.quick_compilation
+@pytest.mark.usefixtures("one_device", "no_examples")
 def test_an_audit_with_measures_of_the_host(tmp_path, monkeypatch):
     """Columns, votes, record and transcripts; a failing one costs its own value; resumed, nothing is decoded."""
     clips, out, heard, asked = tmp_path / "clips", tmp_path / "out", [], []
