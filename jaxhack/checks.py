@@ -6,13 +6,14 @@ needs (no training log, no baseline, no judged utterance) says nothing.
 
 import math
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from statistics import variance
+from statistics import stdev, variance
 from typing import Any, NamedTuple, TypeGuard
 
 from jaxhack.settings import PROFILES, first_look, sizes
 
 Row = Mapping[str, Any]
 
+ALIKE = 0.1  # of τ: a spread of the recordings' scores (sd) below which the predictor tells them apart no more
 PANEL_SAYS_NOTHING = 0.95  # share of outputs called worse, random ones included
 EXPLORATION_DIES = 0.1  # of the early peak of the in-group standard deviation
 CLIP_FRACTION = 0.6
@@ -215,6 +216,16 @@ def nothing_judged(run: Run) -> Iterator[str]:
         yield (
             f"None of the {len(run.record['test'])} test utterances could be judged: there is no success rate; "
             "the reasons are listed below."
+        )
+
+
+def all_alike(run: Run) -> Iterator[str]:
+    """The predictor says the same of every recording."""
+    told = {row.get("utterance"): row["score_input"] for row in run.rows if known(row.get("score_input"))}
+    if len(told) > 1 and (spread := stdev(told.values())) < ALIKE * run.tau:
+        yield (
+            f"{run.record['predictor']['name']} gives {len(told)} recordings all but the same score (sd {spread:.2g} "
+            f"MOS, τ {run.tau:g}): what says the same of everything cannot be hacked, and a low rate is no merit."
         )
 
 
@@ -521,6 +532,7 @@ CHECKS: tuple[Callable[[Run], Iterator[str]], ...] = (
     demo_speech,
     little_training,
     overlap,
+    all_alike,
     budget,
     gradients,
     noise,

@@ -103,7 +103,13 @@ def test_settings_are_changed_by_no_check():
 def climbing(*slopes):
     """Rows of an attacker that asks for gradients, each utterance with two arms."""
     asked = ROW | {"status": "ok", "gradients": 50}
-    return [asked | {"utterance": str(i), "slope": slope} for i, slope in enumerate(slopes) for _ in range(2)]
+    scored = spoken(*(2 + 0.05 * i for i in range(len(slopes))))
+    return [asked | score | {"slope": slope} for score, slope in zip(scored, slopes, strict=True) for _ in range(2)]
+
+
+def spoken(*scores):
+    """Rows of recordings that score so."""
+    return [ROW | {"utterance": str(i), "score_input": score} for i, score in enumerate(scores)]
 
 
 def heard(train, test):
@@ -135,6 +141,10 @@ CASES = {
     "nothing judged": (
         {"attackers": [entry(n=0, n_failed=100, attack_success_rate=None, mean_gain=None, interval=[None, None])]},
         "None of the 100 test utterances could be judged",
+    ),
+    "all alike": (
+        {"rows": [row for row in spoken(3.92, 3.93, 3.92, 3.91) for _ in range(2)]},
+        "p gives 4 recordings all but the same score (sd 0.0082 MOS, τ 0.3): what says the same of everything cannot",
     ),
     "panel": (
         {"attackers": [entry(degraded_rate=0.99), random(degraded_rate=0.96), random_best()]},
@@ -266,6 +276,8 @@ NEAR_MISSES = {
     "quick, but as large as standard": {"record": settings(profile="quick", seeds=2, steps=450, batch=4)},
     "another profile": {"record": settings(profile="standard", seeds=3, steps=300, batch=4)},
     "recordings of one's own": {"record": RECORD | {"demo": False}},
+    "nearly alike": {"rows": spoken(3.0, 3.05)},
+    "one recording": {"rows": [*spoken(3.0)] * 2},
     "panel, random differs": {"attackers": [entry(degraded_rate=1.0), random(degraded_rate=0.94), random_best()]},
     "same rate, higher gain": {"attackers": [entry(), random(), random_best(attack_success_rate=0.8)]},
     "exploration": {"training": curves(reward_sd=lambda t: 0.3 * 0.2**t)},

@@ -85,7 +85,7 @@ def fidelity(found: Found, known: Sequence[str]) -> tuple[list[str], list[list[s
     chains = {attack.codec: label for label, attack in found.preset.attacks.items() if attack.codec}
     sets = list(dict.fromkeys(row["set"] for row in _scores(found.finished(known[0])[0]))) if known else []
     heads = ["defence", *(f"offset, {codec}" for codec in chains)]
-    heads += [f"{name}: SRCC, MSE" for name in sets]
+    heads += [f"{name}: SRCC, MSE, sd of scores" for name in sets]
     lines = []
     for defence in known:
         folders, cells = found.finished(defence), [defence]
@@ -94,18 +94,18 @@ def fidelity(found: Found, known: Sequence[str]) -> tuple[list[str], list[list[s
         ]
         for name in sets:
             values = [agreement(found, folder, name) for folder in folders]
-            cells.append(f"{_mean([v['srcc'] for v in values], '.3f')}, {_mean([v['mse'] for v in values], '.3f')}")
+            cells.append(", ".join(_mean([v[key] for v in values], ".3f") for key in ("srcc", "mse", "sd")))
         lines.append(cells)
     return heads, lines
 
 
 def agreement(found: Found, folder: Path, name: str) -> dict[str, float]:
-    """SRCC and MSE of one run's scores of a set, against people's; where nobody rated, against the undefended."""
+    """Of one run's scores of a set: SRCC and MSE against people's, or else against the undefended's, and their sd."""
     origin = {row["id"]: row["score"] for row in _scores(found.finished(UNDEFENDED)[0]) if row["set"] == name}
     pairs = [(row["score"], row["mos"] or origin[row["id"]]) for row in _scores(folder) if row["set"] == name]
     scores, mos = np.array([pair for pair in pairs if all(pair)], float).reshape(-1, 2).T
     srcc, _, _, mse = statistics(scores, mos)
-    return {"srcc": float(srcc), "mse": float(mse)}
+    return {"srcc": float(srcc), "mse": float(mse), "sd": float(np.std(scores))}
 
 
 def _replays(found: Found) -> Iterator[str]:
