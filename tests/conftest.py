@@ -58,6 +58,13 @@ def strict_promotion(request: pytest.FixtureRequest):
         yield
 
 
+@pytest.fixture
+def killable(tmp_path) -> dict[str, str]:
+    """The environment of a process that imports the tests, and whose leavings go with the test's folder."""
+    tests = Path(__file__).parent
+    return os.environ | {"PYTHONPATH": f"{tests.parent}{os.pathsep}{tests}", "TMPDIR": str(tmp_path)}
+
+
 @pytest.fixture(scope="module")
 def one_device():
     """As on one accelerator; how a batch is spread over several is tested in test_parallel and test_audit."""

@@ -1,7 +1,6 @@
 """The whole job on a toy codec and a toy predictor: rows, resume, budget, bad inputs."""
 
 import json
-import os
 import subprocess
 import sys
 from dataclasses import asdict
@@ -145,7 +144,7 @@ def test_resume_ends_with_the_rows_of_an_unbroken_run(clips, done, tmp_path, sta
     assert (tmp_path / "out" / "training.jsonl").read_text() == (done[0] / "training.jsonl").read_text()
 
 
-def test_a_killed_process_is_continued_on_another_number_of_devices(clips, done, tmp_path):
+def test_a_killed_process_is_continued_on_another_number_of_devices(clips, done, killable, tmp_path):
     """`kill -9` in the middle of training on one device; resumed here on eight: the same rows."""
     code = f"""
 import os, toys, jaxhack as jh
@@ -155,9 +154,7 @@ def observe(stage, done, total, metrics):
 jh.audit([{str(clips)!r}], predictor=toys.predictor(), codec=toys.codec(), out={str(tmp_path / "out")!r},
          observe=observe, **{SETTINGS!r})
 """
-    tests = Path(__file__).parent
-    places = {"PYTHONPATH": f"{tests.parent}{os.pathsep}{tests}", "TMPDIR": str(tmp_path)}
-    environment = os.environ | {"XLA_FLAGS": ""} | places
+    environment = killable | {"XLA_FLAGS": ""}
     killed = subprocess.run([sys.executable, "-c", code], env=environment, capture_output=True, text=True)
     assert killed.returncode == -9, killed.stderr
     assert len((tmp_path / "out" / "training.jsonl").read_text().splitlines()) == 4

@@ -1,7 +1,6 @@
 """The closed loop on a toy codec and a toy predictor: it hardens, resumes, and refuses."""
 
 import json
-import os
 import shutil
 import subprocess
 import sys
@@ -128,16 +127,13 @@ def test_pairs_of_another_kind_are_refused(pairs_of, change, message):
         list(pairs.read(attack, len(held["preferred"][0])))
 
 
-def test_a_process_that_is_killed_anywhere_ends_as_one_that_is_not(clips, tmp_path):
+def test_a_process_that_is_killed_anywhere_ends_as_one_that_is_not(clips, killable, tmp_path):
     """`kill -9` before writes of every kind: to attackers, pairs, rows, a fit's steps, a patched predictor."""
     sizes = {"seeds": 1, "steps": 10, "profile": "quick", "attackers": "universal", "panel": "si_sdr"}
-    tests = Path(__file__).parent
     as_here = {"JAX_DISABLE_MOST_OPTIMIZATIONS": "1", "JAX_PERSISTENT_CACHE_MIN_COMPILE_TIME_SECS": "0"}
-    places = {"PYTHONPATH": f"{tests.parent}{os.pathsep}{tests}", "TMPDIR": str(tmp_path)}
-    environment = os.environ | as_here | places
     given = json.dumps({"settings": sizes, "recipe": RECIPE})
-    command = [sys.executable, tests / "killed.py", clips, tmp_path, given]
-    ended = subprocess.run(command, env=environment, capture_output=True, text=True)
+    command = [sys.executable, Path(__file__).with_name("killed.py"), clips, tmp_path, given]
+    ended = subprocess.run(command, env=killable | as_here, capture_output=True, text=True)
     assert ended.returncode == 0 and "orbax" not in ended.stderr, ended.stderr
     whole, broken = (
         {path.relative_to(out): path.read_bytes() for path in out.rglob("*") if path.is_file()}

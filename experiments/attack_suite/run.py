@@ -14,7 +14,7 @@ from pathlib import Path
 
 import jaxhack as jh
 from experiments.command import command
-from experiments.files import keep, write_list
+from experiments.files import keep, markdown, write_list
 from jaxhack.progress import display
 from jaxhack.report import suite as report
 
@@ -92,20 +92,20 @@ def keep_all(out: Path, kept: Path) -> None:
 
 def table(results: Path) -> str:
     """The results as Markdown: every attack, and the worst case of each predictor."""
-    lines = ["| " + " | ".join(HEADS) + " |", "| --- " * len(HEADS) + "|"]
+    lines = []
     for name in PREDICTORS:
         if (results / name / "run.json").exists():
             with tempfile.TemporaryDirectory() as copy:  # whose report is nobody's
                 summary = report.make(Path(shutil.copytree(results / name, copy, dirs_exist_ok=True)))
-            lines += ["| " + " | ".join([name, *_cells(line)]) + " |" for line in summary["lines"]]
+            lines += [[name, *_cells(line)] for line in summary["lines"]]
             low, high = summary["any_attack_interval"]
             if summary["unfinished"]:
                 missing = f"still to be made: {', '.join(summary['unfinished'])}"
-                lines.append("| " + " | ".join([name, missing, *[""] * (len(HEADS) - 2)]) + " |")
+                lines.append([name, missing, *[""] * (len(HEADS) - 2)])
             worst = ["any space", "", "any attack", "", f"{summary['any_attack_success_rate']:.3f}"]
             worst += [f"{low:.2f}–{high:.2f}", f"{summary['mean_best_gain']:+.2f}", *[""] * 6]
-            lines.append("| " + " | ".join(f"**{cell}**" if cell else "" for cell in [name, *worst]) + " |")
-    return "\n".join(lines)
+            lines.append([f"**{cell}**" if cell else "" for cell in [name, *worst]])
+    return markdown(HEADS, lines)
 
 
 def _cells(line: dict) -> list[str]:

@@ -13,7 +13,7 @@ from pathlib import Path
 
 import jaxhack as jh
 from experiments.command import command
-from experiments.files import keep
+from experiments.files import keep, markdown
 from jaxhack.progress import display
 from jaxhack.report import figures
 
@@ -58,12 +58,12 @@ def run(name: str, shared: Path, work: Path, results: Path, *, tiny: bool = Fals
 
 def table(results: Path) -> str:
     """The results as Markdown, one line a run."""
-    lines = ["| " + " | ".join(HEADS) + " |", "| --- " * len(HEADS) + "|"]
+    lines = []
     for name in RUNS:
         file = results / name / "summary.json"
         if file.exists():
-            lines.append("| " + " | ".join([RUNS[name][0], *_cells(json.loads(file.read_text()))]) + " |")
-    return "\n".join(lines)
+            lines.append([RUNS[name][0], *_cells(json.loads(file.read_text()))])
+    return markdown(HEADS, lines)
 
 
 def picture(results: Path, name: str) -> bytes:

@@ -21,6 +21,7 @@ import numpy as np
 import soundfile
 
 import jaxhack as jh
+from experiments.files import markdown
 from jaxhack import audio, dsp
 from jaxhack.measures import estoi, si_sdr
 from jaxhack.reconstruct import round_trip
@@ -111,18 +112,16 @@ def measure(shared: Path, weights: Path | None) -> dict:
 def table(results: dict) -> str:
     """The results as Markdown."""
     found = results["conditions"]
-    lines = [
-        "| codec | kb/s | P.808 | change | ESTOI | lowest | SI-SDR, dB | peak / original's |",
-        "| --- " * 8 + "|",
-    ]
+    heads = ("codec", "kb/s", "P.808", "change", "ESTOI", "lowest", "SI-SDR, dB", "peak / original's")
+    lines = []
     for name, r in found.items():
         change = r["p808"] - found["original"]["p808"]
         low, high = r["peak_ratio"]
         cells = [name, "–" if r["kbps"] is None else f"{r['kbps']:.1f}", f"{r['p808']:.2f}", f"{change:+.2f}"]
         cells += [f"{r['estoi']:.3f}", f"{r['estoi_lowest']:.3f}"]
         cells += ["–" if r["si_sdr"] is None else f"{r['si_sdr']:.1f}", f"{low:.2f}–{high:.2f}"]
-        lines.append("| " + " | ".join(cells) + " |")
-    return "\n".join(lines)
+        lines.append(cells)
+    return markdown(heads, lines)
 
 
 def missed(results: dict) -> list[str]:
